@@ -1,6 +1,6 @@
-//! `afmoe`: Trinity. Three layers of four have a window, and only these have RoPE. A gate
-//! multiplies the output of attention, and a norm precedes and follows each block. Experts are
-//! selected by sigmoids with a bias, next to a shared expert. The first layers are dense.
+//! `afmoe`: Trinity. Three of every four layers have an attention window, and only these have RoPE.
+//! A gate multiplies the output of attention, and a norm precedes and follows each block. Experts
+//! are selected by sigmoids with a bias; a shared expert is added. The first layers are dense.
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::RouteScore;

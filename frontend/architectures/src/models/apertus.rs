@@ -1,11 +1,12 @@
-//! `apertus`: Apertus. Norms of every head. The network has no gate; its activation is xIELU, with
-//! parameters for each layer. Their keys have no architecture as prefix.
+//! `apertus`: Apertus. It has norms of each query and key head. The network has no gate; its
+//! activation is xIELU, with parameters for each layer. The keys of these parameters have no
+//! architecture as prefix.
 //!
 //! ```text
-//! xielu.alpha_n = [-1.05, …]     // the factor below 0 is beta + softplus of it
-//! xielu.alpha_p = [0.2, …]       // the factor of squares is softplus of it
+//! xielu.alpha_n = [-1.05, …]     // factor below 0: beta + softplus(alpha_n)
+//! xielu.alpha_p = [0.2, …]       // factor on squares: softplus(alpha_p)
 //! xielu.beta    = [0.5, …]
-//! xielu.eps     = [-1e-6, …]     // upper bound of an exponent
+//! xielu.eps     = [-1e-6, …]     // upper bound of the argument of exp
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -22,7 +23,8 @@ const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "apertus", doc: "Apertus", defaults: Defaults::USUAL, build: decoder };
 
-/// Maximum magnitude of a parameter: far above any model's, and far below overflow.
+/// Maximum magnitude of a parameter. It is far above any model's parameters, and far below
+/// overflow.
 const MAX_PARAMETER: f32 = 1e6;
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
@@ -41,7 +43,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Reads the activation of each layer.
+/// Reads the activation's parameters for each layer.
 fn activations(keys: &Keys<'_>, layers: usize) -> Result<Vec<Xielu>, GgufError> {
     let read = |key: &str| numbers(keys, key, layers);
     let (alpha_n, alpha_p, beta, eps) =
@@ -56,7 +58,7 @@ fn activations(keys: &Keys<'_>, layers: usize) -> Result<Vec<Xielu>, GgufError> 
     Ok((0..layers).map(activation).collect())
 }
 
-/// Returns a number for each layer, from one number or from a list.
+/// Returns a number for each layer. The file has one number for all layers, or a list.
 fn numbers(keys: &Keys<'_>, key: &str, layers: usize) -> Result<Vec<f64>, GgufError> {
     let limit = || format!("a float or an array of {layers} floats, one for each layer (block_count)");
     let numbers: Vec<f32> = match keys.metadata.get(key) {

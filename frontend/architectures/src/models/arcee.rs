@@ -1,4 +1,4 @@
-//! `arcee`: AFM. A network without a gate, whose activation is the square of ReLU.
+//! `arcee`: AFM. The network has no gate; its activation is the square of ReLU.
 
 use ixc_ir::graph::Unary;
 

@@ -1,5 +1,5 @@
-//! `arctic`: Snowflake Arctic. A dense network as wide as the stream. In parallel, experts take the
-//! input of attention after their own norm.
+//! `arctic`: Snowflake Arctic. Each layer has a dense network as wide as the residual stream. In
+//! parallel, experts take the layer's input, after their own norm.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,5 +1,5 @@
-//! `arwkv7`: ARWKV-7. Qwen2 with the states of RWKV-7 ([`crate::layers::rwkv7`]) instead of
-//! attention, RMS norms, and gated networks.
+//! `arwkv7`: ARWKV-7. It is Qwen2 with the recurrent states of RWKV-7 instead of attention
+//! ([`crate::layers::rwkv7`]). It keeps RMS norms and gated networks.
 
 use ixc_ir::graph::ValueId;
 

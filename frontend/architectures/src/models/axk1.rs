@@ -1,5 +1,5 @@
-//! `axk1`: A.X K1. Like `deepseek2`, with a norm on the output of experts before it is added. No
-//! GGUF file of another program is known.
+//! `axk1`: A.X K1. Like `deepseek2`, but with a norm on the output of experts before it is added to
+//! the stream. No other program is known to write GGUF files of this model.
 
 use ixc_ir::graph::ValueId;
 
@@ -28,7 +28,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = mla::attention(b, layer, x, &mla, &deepseek2::STYLE, None)?;
         let sparse = b.hyper.layers[layer].experts.is_some();
         if !sparse {
-            // The checkpoint also has it in the dense layer, where it is unused.
+            // The checkpoint also has this norm in the dense layer, which does not use it.
             b.leave_out(&format!("blk.{layer}.{NORM}.weight"));
         }
         x = feed_forward(b, layer, x, if sparse { &SPARSE } else { &deepseek2::STYLE })?;

@@ -1,10 +1,11 @@
-//! `baichuan`: Baichuan 1 and 2. Like `llama`. The models of 13 billion parameters have ALiBi
-//! instead of RoPE. The converter writes no key for this. Without `attention.max_alibi_bias`, the
-//! 40 layers identify these models, as in llama.cpp.
+//! `baichuan`: Baichuan 1 and 2. Like `llama`, but the models of 13 billion parameters have ALiBi
+//! instead of RoPE. The converter writes no key for this. In a file without
+//! `attention.max_alibi_bias`, 40 layers identify these models, as in llama.cpp.
 //!
 //! Baichuan 2 divides the rows of the output matrix by their length at run time. The converter
-//! leaves them unchanged, and llama.cpp does not divide them. The size of the vocabulary identifies
-//! the model, unless our key `norm_head` is set. Rows of length 1 stay unchanged.
+//! leaves the rows unchanged, and llama.cpp does not divide them. Our key `norm_head` states
+//! whether they are divided; without it, the size of the vocabulary does. Rows that already have
+//! length 1 stay unchanged.
 
 use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
@@ -15,9 +16,10 @@ use crate::decoder::{Style, decoder};
 use crate::hyper::{Defaults, MAX_BIAS, RopeUse, Scales};
 
 const STYLE: Style = Style::LLAMA;
-/// Layers of the models of 13 billion parameters; those of 7 billion have 32.
+/// Number of layers of the models of 13 billion parameters, which have ALiBi. The models of 7
+/// billion have 32.
 const BIASED_LAYERS: u64 = 40;
-/// Rows of the vocabulary of Baichuan 2.
+/// Vocabulary size of Baichuan 2.
 const SECOND_VOCABULARY: u64 = 125_696;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -36,10 +38,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Derives the output matrix with rows of length 1, with the precision of the file's numbers, or
-/// f16.
+/// Derives the output matrix with rows of length 1. Its format is that of the file's matrix, or f16
+/// for block formats.
 fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
-    // For a folder of safetensors, the tensor is already derived.
+    // In a folder of safetensors, the conversion has already derived this matrix.
     let Some(head) = gguf.tensor("output.weight").filter(|head| head.file() < gguf.files().len()) else {
         return Ok(Vec::new());
     };

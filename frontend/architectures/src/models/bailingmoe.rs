@@ -1,4 +1,4 @@
-//! `bailingmoe`: Ling of 2024 and 2025. Like `llama`, with experts next to shared experts.
+//! `bailingmoe`: Ling of 2024 and 2025. Like `llama`, but with routed and shared experts.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

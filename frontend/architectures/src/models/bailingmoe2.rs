@@ -1,5 +1,6 @@
-//! `bailingmoe2`: Ling 2. One matrix for queries, keys and values. Experts are selected by sigmoids
-//! with a bias, from some of their groups, next to shared experts. The first layers are dense.
+//! `bailingmoe2`: Ling 2. Queries, keys and values have one matrix. Experts are selected by
+//! sigmoids with a bias, from some of the groups of experts; shared experts are added. The first
+//! layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,7 +1,7 @@
-//! `bailingmoe3`: Ling 3. Layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::layers::kda`]), and some of latent attention with a gate for each head
-//! ([`crate::layers::mla`]). Experts are selected by sigmoids with a bias, from some of their
-//! groups, next to shared experts (llama.cpp `bailingmoe3.cpp`).
+//! `bailingmoe3`: Ling 3. Most layers have linear attention with a bounded decay for each element
+//! of a key ([`crate::layers::kda`]). Some have latent attention with a gate for each head
+//! ([`crate::layers::mla`]). Experts are selected by sigmoids with a bias, from some of the groups
+//! of experts; shared experts are added (llama.cpp `bailingmoe3.cpp`).
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};

@@ -1,7 +1,7 @@
 //! `bert`: BERT and embedding models made from it (BGE, E5, MiniLM, MPNet and relatives of XLM-R).
-//! The input is the sum of table rows for tokens, for the first token type, and for positions. Sums
-//! after blocks go through layer norms. The activation is GELU with the error function; llama.cpp
-//! approximates it.
+//! The input is the sum of table rows for the token, for the first token type, and for the
+//! position. A layer norm follows the addition of each block's output. The activation is GELU with
+//! the error function; llama.cpp approximates it.
 //!
 //! ```text
 //! x = norm(token_embd[id] + token_types[0] + position_embd[position])
@@ -10,8 +10,8 @@
 //! x = norm(x + ffn_down gelu(ffn_up x))
 //! ```
 //!
-//! Position tables of XLM-R and RoBERTa begin with rows for no position; the converter removes
-//! these.
+//! In checkpoints of XLM-R and RoBERTa, the table of positions begins with rows that belong to no
+//! position. The converter removes these.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -31,7 +31,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| encoder(b, &STYLE),
 };
 
-/// Embeds tokens, their type and their positions.
+/// Embeds tokens: adds the rows of the token, of the first token type and of the position.
 fn embed(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = encoder::embed(b)?;
     add_positions(b, x)

@@ -1,8 +1,9 @@
-//! `bitnet`: BitNet b1.58. Like `llama`, with a norm before the output matrix of attention, and one
-//! before the down matrix.
+//! `bitnet`: BitNet b1.58. Like `llama`, but with an additional norm before `attn_output` and
+//! another before `ffn_down`.
 //!
-//! Microsoft's model of this name, with 2 billion parameters and Llama 3's vocabulary, squares its
-//! rectified gates. Files have no key for this.
+//! Microsoft's model of this name has 2 billion parameters and Llama 3's vocabulary. Its gates go
+//! through the square of ReLU. Files have no key for this, so the vocabulary size identifies the
+//! model.
 
 use super::bitnet_b1_58;
 use crate::architecture::Architecture;
@@ -10,7 +11,7 @@ use crate::decoder::{Style, decoder};
 use crate::hyper::Defaults;
 
 const STYLE: Style = Style { linear: bitnet_b1_58::normed_linear, ..Style::NEOX };
-/// Vocabulary size of Llama 3.
+/// Vocabulary size of Llama 3, which identifies Microsoft's model.
 const VOCABULARY: u64 = 128_256;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

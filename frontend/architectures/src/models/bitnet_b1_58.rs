@@ -1,5 +1,5 @@
-//! `bitnet-b1.58`: BitNet b1.58 2B4T. A norm before the output matrix of attention, and one before
-//! the down matrix. Gates go through the square of ReLU.
+//! `bitnet-b1.58`: BitNet b1.58 2B4T. It has a norm before `attn_output` and another before
+//! `ffn_down`. Gates go through the square of ReLU.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -20,7 +20,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Builds the product, with a norm before the last matrix of attention and of the network.
+/// Builds the usual product. A norm precedes the products with `attn_output` and `ffn_down`.
 pub(super) fn normed_linear(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
     let norm = match of.matrix {
         LayerMatrix::QueriesKeysValues | LayerMatrix::Queries | LayerMatrix::Keys | LayerMatrix::Values { .. } => {

@@ -1,6 +1,6 @@
-//! `bloom`: BLOOM and BLOOMZ. ALiBi instead of RoPE, a layer norm on embeddings, and a network
-//! without a gate. The converter writes no key for the slopes; files may have one
-//! (`attention.max_alibi_bias`).
+//! `bloom`: BLOOM and BLOOMZ. It has ALiBi instead of RoPE, a layer norm on embeddings, and a
+//! network without a gate. The converter writes no key for ALiBi's slopes, but files may have
+//! `attention.max_alibi_bias`.
 //!
 //! ```text
 //! x = norm(token_embd[id])

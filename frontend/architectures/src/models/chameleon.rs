@@ -1,8 +1,8 @@
-//! `chameleon`: the text part of Chameleon. Like `llama`, with layer norms of each query and key
-//! head, whose weights and biases differ by head. In the larger model norms follow blocks instead
-//! of preceding them (`swin_norm`). Image tokens, whose names in the vocabulary begin with
-//! `IMGIMG`, are never generated. Their logits have a bias. (transformers `chameleon`; llama.cpp
-//! identifies them by their ids, 4 to 8,195.)
+//! `chameleon`: the text part of Chameleon. Like `llama`, but each query and key head has a layer
+//! norm, with its own weights and biases. In the larger model, norms follow blocks instead of
+//! preceding them (`swin_norm`). Image tokens, whose names in the vocabulary begin with `IMGIMG`,
+//! must never be generated, so their logits have a negative bias. The source is transformers'
+//! `chameleon`; llama.cpp identifies image tokens by their ids, 4 to 8,195.
 
 use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::format::Format;
@@ -12,17 +12,17 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, PostNorms, Style, decoder};
 use crate::hyper::Defaults;
 
-/// Epsilon of the norms of heads.
+/// Epsilon of the layer norms of heads.
 const HEAD_EPS: f64 = 1e-5;
 
-/// Layer norms of each head, with its own weight and bias.
+/// Layer norms of heads, each head with its own weight and bias.
 const HEAD_NORM: HeadNorm = HeadNorm {
     before: |b, x, of| b.layer_norm_of_each(x, of.norm.trim_end_matches(".weight"), of.heads, of.length, HEAD_EPS),
     ..HeadNorm::ABSENT
 };
 
 const STYLE: Style = Style { head_norm: HEAD_NORM, ..Style::LLAMA };
-/// Norms after blocks, with the same names.
+/// Style with norms after blocks instead of before them. The norms have the same names in files.
 const POST_NORMS: Style =
     Style { pre_norms: false, post_norms: Some(PostNorms { attention: "attn_norm", network: "ffn_norm" }), ..STYLE };
 
@@ -43,9 +43,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// Derives a bias of logits that excludes image tokens.
+/// Derives a bias of the logits that prevents image tokens.
 fn image_token_bias(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
-    /// Prefix of the names of image tokens.
+    /// Prefix of the names of image tokens in the vocabulary.
     const IMAGE_PREFIX: &str = "IMGIMG";
     const NAME: &str = "output.bias";
     let Some(tokens) = gguf.metadata().read_optional::<&StringArray>("tokenizer.ggml.tokens")? else {

@@ -1,5 +1,5 @@
-//! `chatglm`: ChatGLM 3 and GLM-4 of 2024, dense. Gate and up are one matrix, and RoPE rotates half
-//! of a head.
+//! `chatglm`: ChatGLM 3 and GLM-4 of 2024, dense. The gate and up matrices are stored as one
+//! matrix, and RoPE rotates half of each head.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,6 +1,6 @@
-//! `codeshell`: CodeShell. Layer norms, RoPE, one matrix for queries, keys and values, and a
-//! network without a gate, with GELU. Files may lack the embedding table (`token_embd`), which then
-//! is the output matrix.
+//! `codeshell`: CodeShell. It has layer norms, RoPE, one matrix for queries, keys and values, and a
+//! network without a gate, with GELU. If the file lacks the embedding table (`token_embd`), the
+//! output matrix serves as that table.
 
 use ixc_ir::graph::Unary;
 

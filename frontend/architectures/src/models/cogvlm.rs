@@ -1,6 +1,6 @@
-//! `cogvlm`: the text part of CogVLM. Like `llama`, with one matrix for queries, keys and values.
-//! Image tokens have their own matrices (`vis_attn_qkv` and similar), which text does not use.
-//! (llama.cpp's RoPE always has the base 10,000; here the key `rope.freq_base` is used.)
+//! `cogvlm`: the text part of CogVLM. Like `llama`, but with one matrix for queries, keys and
+//! values. Image tokens have their own matrices (`vis_attn_qkv` and similar), which text does not
+//! use. llama.cpp's RoPE always has the base 10,000; here the key `rope.freq_base` decides.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,5 +1,5 @@
-//! `cohere2`: Command R7B and Command A. Attention and network are parallel, after one layer norm.
-//! Three layers of four have a window, and only these have RoPE.
+//! `cohere2`: Command R7B and Command A. Attention and the network are parallel, after one layer
+//! norm. Three of every four layers have an attention window, and only these have RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{RopeLayers, Style, decoder};

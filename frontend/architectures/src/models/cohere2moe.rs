@@ -1,6 +1,6 @@
-//! `cohere2moe`: Command A with experts. Like `cohere2`, with layer norms or RMS norms. The first
-//! of four layers has no window, and leading dense layers also have RoPE. Experts are selected by
-//! sigmoids; the output is the mean of routed and shared experts.
+//! `cohere2moe`: Command A with experts. Like `cohere2`, but with layer norms or RMS norms. The
+//! first of every four layers has no attention window. Dense layers also have RoPE. Experts are
+//! selected by sigmoids; the output is the mean of routed and shared experts.
 
 use ixc_ir::graph::attrs::RouteScore;
 
@@ -25,13 +25,13 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["logit_scale"],
         logits_multiplied: true,
         adjust: |keys, hyper| {
-            // Files with layer norms have only the epsilon of layer norms.
+            // Files of models with layer norms lack the epsilon of RMS norms.
             if !keys.has(RMS_EPS) {
                 hyper.norms = Norms::Layer;
             }
             let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
             experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
-            // RoPE rotates in layers with a window, and in dense layers.
+            // RoPE rotates heads in layers with a window, and in dense layers.
             let rotates = |layer: &Layer| layer.window.is_some() || layer.experts.is_none();
             hyper.layers.iter_mut().for_each(|layer| layer.has_rope &= rotates(layer));
             Ok(())

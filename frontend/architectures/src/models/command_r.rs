@@ -1,5 +1,5 @@
-//! `command-r`: Command R and Aya 23. Attention and network are parallel, after one layer norm. The
-//! larger models normalise each query and key head.
+//! `command-r`: Command R and Aya 23. Attention and the network are parallel, after one layer norm.
+//! The larger models normalise each query and key head.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,5 +1,6 @@
-//! `cwm`: CWM. Layers like Llama's. The first of every four layers has no window, the others have
-//! one. No GGUF file of another program is known: keys are those of architectures with windows.
+//! `cwm`: CWM. Layers are like those of Llama, but three of every four have an attention window;
+//! the first of the four has none. No other program is known to write GGUF files of this model. The
+//! keys are named as in other architectures with windows.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,5 +1,5 @@
-//! `dbrx`: DBRX. Experts after layer norms without biases. Queries, keys and values are clamped to
-//! a limit (`attention.clamp_kqv`).
+//! `dbrx`: DBRX. All networks are experts, and layer norms have no biases. Queries, keys and values
+//! are clamped to a limit (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
 use crate::decoder::{CLAMP_KQV, Style, clamped_projections, decoder};

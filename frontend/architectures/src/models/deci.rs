@@ -1,5 +1,5 @@
-//! `deci`: Llama-3.x Nemotron (51B, Super, Ultra) and DeciLM. Like `llama`, but a search removed
-//! parts of layers: the network, or attention, which one matrix may replace.
+//! `deci`: Llama-3.x Nemotron (51B, Super, Ultra) and DeciLM. Like `llama`, but the authors removed
+//! blocks from some layers: the network, or attention, in whose place there may be one matrix.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,6 +1,6 @@
-//! `deepseek`: DeepSeek's first model with experts. Attention like `llama`. Weights of experts are
-//! a softmax over all experts and not normalised again; shared experts are added. The first layers
-//! are dense.
+//! `deepseek`: DeepSeek's first model with experts. Attention is like that of `llama`. The weights
+//! of experts are a softmax over all experts, not divided by the sum of the selected weights.
+//! Shared experts are added. The first layers are dense.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,10 +1,11 @@
 //! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention
-//! ([`crate::layers::mla`]). Experts are selected from some of their groups, next to shared
-//! experts. The first layers are dense. Mistral Large 3 multiplies queries of far positions.
+//! ([`crate::layers::mla`]). Experts are selected from some of the groups of experts; shared
+//! experts are added. The first layers are dense. In Mistral Large 3, a factor on queries grows
+//! with the position.
 //!
-//! The score of a group depends on the scores of experts, as in DeepSeek's own code. With sigmoids
-//! (V3) it is the sum of its two best experts, with a softmax (V2) its best one. llama.cpp sums two
-//! in both cases.
+//! The score of a group of experts depends on the type of experts' scores, as in DeepSeek's own
+//! code. With sigmoids (V3), it is the sum of the group's two best scores. With a softmax (V2), it
+//! is the best score. llama.cpp sums two scores in both cases.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
@@ -19,7 +20,7 @@ use crate::layers::mla::attention;
 use crate::layers::temperature::temper;
 use crate::layers::{key_absorption, temperature};
 
-/// Layers of GLM-4.7-Flash, with and without its draft layer.
+/// Number of layers of GLM-4.7-Flash, without and with its draft layer.
 const FLASH_LAYERS: [u64; 2] = [47, 48];
 /// Number of rows of GLM-4.7-Flash's embedding table.
 const FLASH_VOCABULARY: u64 = 154_880;
@@ -59,7 +60,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Builds norm, experts, residual. The score of a group is that of its best expert.
+/// Builds the expert block: norm, experts, and addition to the stream. The score of a group is that
+/// of its best expert.
 fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
     let logits = router_logits(b, layer, h, of)?;
@@ -69,7 +71,8 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Resul
     b.add(routed, shared.unwrap_or(x))
 }
 
-/// Sets the score of GLM-4.7-Flash, whose files lack the key. Only its sizes identify it.
+/// Sets sigmoids as the experts' scores for GLM-4.7-Flash. Its files lack the key for this, so its
+/// sizes must identify it.
 fn set_score(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     let layers = keys.required_size("block_count", 1, u64::MAX)?;
     let is_flash = FLASH_LAYERS.contains(&layers) && hyper.vocabulary == FLASH_VOCABULARY;

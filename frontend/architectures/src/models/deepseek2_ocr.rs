@@ -1,11 +1,12 @@
-//! `deepseek2-ocr`: the text part of DeepSeek-OCR, DeepSeek-OCR 2 and Unlimited-OCR. Its layers
-//! have the attention of `llama` and the experts of DeepSeek-V2. RoPE rotates the whole head, with
-//! pairs half a head apart.
+//! `deepseek2-ocr`: the text part of DeepSeek-OCR, DeepSeek-OCR 2 and Unlimited-OCR. Layers have
+//! the attention of `llama` and the experts of DeepSeek-V2. RoPE rotates the whole head, with pairs
+//! half a head apart.
 //!
-//! Files have the rotated length of a latent key (`rope.dimension_count`: 0), and those of
-//! Unlimited-OCR a window. This decoder has neither and ignores both keys. In Unlimited-OCR's own
-//! code, generated tokens attend to the whole prompt and to a window of generated tokens. Graphs
-//! and llama.cpp do not distinguish the two, and attend to all tokens.
+//! This decoder ignores two keys of its files. One is the rotated length of a latent key
+//! (`rope.dimension_count`, which is 0). The other is an attention window in files of
+//! Unlimited-OCR. In that model's own code, generated tokens attend to the whole prompt and to a
+//! window of generated tokens. Our graphs and llama.cpp do not distinguish prompt and generated
+//! tokens, so tokens attend to all earlier ones.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
@@ -18,7 +19,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "DeepSeek-OCR 1 and 2, Unlimited-OCR (text only)",
     defaults: Defaults {
         normalise: false,
-        // RoPE is read below.
+        // The hook `adjust` below reads RoPE instead.
         rope_use: RopeUse::Never,
         adjust: |keys, hyper| {
             hyper.set_rope(keys, |keys, sizes| Rope::plain(keys, sizes, sizes.key_length))?;

@@ -1,5 +1,5 @@
-//! `deepseek32`: DeepSeek-V3.2. Like `deepseek2`, with an indexer that selects the positions for
-//! attention ([`crate::layers::mla`]). RoPE pairs of the indexer's queries and keys are half a head
+//! `deepseek32`: DeepSeek-V3.2. Like `deepseek2`, but an indexer selects the positions that rows
+//! attend to ([`crate::layers::mla`]). RoPE pairs of the indexer's queries and keys are half a head
 //! apart.
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};

@@ -1,18 +1,20 @@
-//! `deepseek4`: DeepSeek-V4. The residual is several streams
-//! ([`crate::layers::hyper_connections`]). A layer attends over a window and over compressed
-//! entries of all earlier positions. The keys of one head are also the values. In the first layers,
-//! a table lists the experts of each token id (llama.cpp `deepseek4.cpp`).
+//! `deepseek4`: DeepSeek-V4. It has several residual streams
+//! ([`crate::layers::hyper_connections`]). A layer attends over a window of positions and over
+//! compressed entries of all earlier positions. It has one key head, whose keys are also the
+//! values. In the first layers, a table lists the experts of each token id (llama.cpp
+//! `deepseek4.cpp`).
 //!
 //! ```text
 //! q  = rotate(norm of each head(attn_q_b norm(attn_q_a h)));  kv = rotate(norm(attn_kv h))
-//! e  = rotate(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))    // one per ratio
-//! y  = rotate back(attention(q; kv of the window, all e or the selected ones; sinks))
+//! e  = rotate(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))    // for each run
+//! y  = rotate back(attention(q; kv of the window, all e or the selected e; sinks))
 //! attn_output_b (attn_output_a of each group of heads y)
 //! ```
 //!
-//! Entries of four positions overlap, and a token attends to those that an indexer selects. The
-//! indexer's keys are compressed like entries. If the context has no more entries than the indexer
-//! selects, the indexer is left out.
+//! An entry covers a run of consecutive positions; the number of positions differs between layers.
+//! Entries of four positions overlap, and an indexer selects the entries that a token attends to.
+//! The indexer's keys are compressed like entries. If the context has no more entries than the
+//! indexer selects, the graph has no indexer.
 //!
 //! ```text
 //! // a: the input of attn_q_b
@@ -21,9 +23,10 @@
 //! attention over index.top_k(q, indexer.proj h, k) {entries = true} // ir/src/graph/op.rs
 //! ```
 //!
-//! The factor on the indexer's scores, and the Hadamard transform of queries and keys before
-//! rounding, do not change the selection and are left out. The indexer selects among the entries
-//! that are complete at a token, as in the published code and in llama.cpp.
+//! Two steps of the authors' indexer do not change the selection and are left out. These are a
+//! factor on the scores, and a Hadamard transform of queries and keys before rounding. The indexer
+//! selects among entries whose positions are all at or before the token, as in the published code
+//! and in llama.cpp.
 
 mod entries;
 
@@ -38,7 +41,7 @@ use crate::hyper::{Defaults, Windows};
 use crate::layers::hyper_connections;
 use entries::{EntryIndex, EntryKeys, OVERLAP_RATIO};
 
-/// Prefix of the matrices of an indexer's compressor.
+/// Prefix of the names of the tensors that compress the indexer's keys.
 const INDEX: &str = "indexer_compressor";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -49,7 +52,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         normalise: false,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         windows: Some(Windows::STATED),
-        // Shared experts have the limits of routed ones.
+        // Limits of routed experts also apply to shared experts.
         adjust: |keys, hyper| {
             hyper.limit_shared_experts(keys);
             hyper.keep_local_frequencies();
@@ -72,7 +75,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     hyper_connections::logits(b, x, streams)
 }
 
-/// Builds norm, attention, output matrices.
+/// Builds attention with its norm and its two output matrices. Adding to the streams is left to the
+/// caller.
 fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let (heads, d) = (b.hyper.layers[layer].heads, b.hyper.layers[layer].key_length);
@@ -108,7 +112,8 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> R
     b.linear(y, &name("attn_output_b"), groups * rank, width, Bias::Optional)
 }
 
-/// Builds the entry of `d` elements from a token's positions up to its own, with these matrices.
+/// Builds the compressed entry of `d` elements that ends at each token's position. `part` is the
+/// prefix of the compressor's tensors.
 fn entry(
     b: &mut Builder<'_>,
     layer: usize,
@@ -131,8 +136,8 @@ fn entry(
     rotate_last(b, layer, entry, d, of, RopePositions { every: ratio, back: false })
 }
 
-/// Builds the selection of entries that a token attends to, from normalised rows and from the rows
-/// for queries. `None` if it attends to all entries.
+/// Builds the selection of entries that a token attends to. `h` are normalised rows, and `row` are
+/// the rows that queries are made from. Returns `None` if a token attends to all entries.
 fn select_entries(
     b: &mut Builder<'_>,
     layer: usize,
@@ -160,8 +165,8 @@ fn select_entries(
     b.index_top_k(&format!("index.{layer}"), &index).map(Some)
 }
 
-/// Rotates the last elements of heads of `d` elements. Positions are rounded down to a multiple,
-/// and the rotation may be reversed.
+/// Applies RoPE to the last elements of heads of `d` elements. `positions` may round positions down
+/// or reverse the rotation.
 fn rotate_last(
     b: &mut Builder<'_>,
     layer: usize,
@@ -185,7 +190,7 @@ fn rotate_last(
     b.concat(still, last)
 }
 
-/// Builds norm, routed and shared experts.
+/// Builds routed and shared experts with their norm. Adding to the streams is left to the caller.
 fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -194,13 +199,13 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Res
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
     let route = match (layer as u64) < of.listed_layers {
         true => {
-            // In layers with a table, the bias has no effect.
+            // In layers with a table of experts, the selection bias has no effect.
             b.leave_out(&name("exp_probs_b.bias"));
             b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?
         }
         false => b.route(layer, logits, &experts)?,
     };
-    // A second selection bias, for images.
+    // This second selection bias is for image tokens, so text does not use it.
     b.leave_out(&name("exp_probs_b_vl.bias"));
     let y = routed_experts(b, layer, h, route, &experts, &Style::LLAMA)?;
     if experts.shared == 0 {

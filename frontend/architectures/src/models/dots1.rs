@@ -1,4 +1,4 @@
-//! `dots1`: dots.llm1. Experts are selected by sigmoids with a bias, next to shared experts. The
+//! `dots1`: dots.llm1. Experts are selected by sigmoids with a bias; shared experts are added. The
 //! first layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;

@@ -1,8 +1,8 @@
-//! `dots3note`: dots.3 note. Two kinds of layers have latent attention ([`crate::layers::mla`]):
-//! over a window, or over positions that an indexer selects. The kinds differ in the sizes of heads
-//! and rows. The rotated part of a key is normalised, and a number for each head gates its result.
-//! Experts are selected by sigmoids with a bias, next to a shared expert. The first layers are
-//! dense (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
+//! `dots3note`: dots.3 note. Layers have latent attention ([`crate::layers::mla`]), over a window
+//! or over positions that an indexer selects. These two kinds of layers differ in the sizes of
+//! heads and latent rows. The rotated part of a key is normalised, and each head's result has a
+//! gate. Experts are selected by sigmoids with a bias; a shared expert is added. The first layers
+//! are dense (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use ixc_ir::graph::{Unary, ValueId};
@@ -17,7 +17,8 @@ use crate::layers::mla::{self, IndexSelection, IndexStyle};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
-/// RoPE pairs of the indexer as in transformers; llama.cpp pairs elements half a head apart.
+/// Indexer whose RoPE pairs are adjacent, as in transformers; llama.cpp pairs elements half a head
+/// apart.
 const INDEX: IndexStyle = IndexStyle::usual(RopeStyle::Norm);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -36,8 +37,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// Reads the sizes of layers with a window: those of other layers, if the file does not state the
-/// rank. The rank of queries is the same.
+/// Reads the sizes of latent attention in layers with a window. If the file does not state their
+/// rank, they are the sizes of other layers. The rank of queries is always the same.
 fn local_mla(keys: &Keys<'_>, full: &Mla) -> Result<Mla, GgufError> {
     let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(*full) };
     let key_length = keys.optional("attention.key_length_mla_swa", 1, MAX_WIDTH)?.unwrap_or(full.key_length);

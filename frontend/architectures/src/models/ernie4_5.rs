@@ -1,4 +1,4 @@
-//! `ernie4_5`: ERNIE 4.5, dense.
+//! `ernie4_5`: ERNIE 4.5, dense. It has no differences from `llama`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,5 +1,5 @@
-//! `ernie4_5-moe`: ERNIE 4.5 with experts, selected by a softmax over all with a bias, next to a
-//! shared expert. The first layers are dense.
+//! `ernie4_5-moe`: ERNIE 4.5 with experts. They are selected by a softmax over all experts plus a
+//! bias; a shared expert is added. The first layers are dense.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

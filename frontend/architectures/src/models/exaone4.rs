@@ -1,5 +1,5 @@
-//! `exaone4`: EXAONE 4. Norms only follow blocks. In the larger model, three layers of four have a
-//! window, and only these have RoPE.
+//! `exaone4`: EXAONE 4. Norms follow blocks, and none precedes them. In the larger model, three of
+//! every four layers have an attention window, and only these have RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, PostNorms, RopeLayers, Style, decoder};

@@ -1,5 +1,6 @@
-//! `exaone-moe`: K-EXAONE. Three layers of four have a window, and only these have RoPE. Experts
-//! are selected by sigmoids with a bias, next to shared experts. The first layers are dense.
+//! `exaone-moe`: K-EXAONE. Three of every four layers have an attention window, and only these have
+//! RoPE. Experts are selected by sigmoids with a bias; shared experts are added. The first layers
+//! are dense.
 
 use ixc_ir::graph::attrs::RouteScore;
 

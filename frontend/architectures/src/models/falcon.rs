@@ -1,12 +1,12 @@
-//! `falcon`: Falcon and Falcon 2. Attention and network are parallel, after one layer norm or after
-//! one each (then `attn_norm_2` is attention's). The activation is GELU with the error function, as
-//! in training.
+//! `falcon`: Falcon and Falcon 2. Attention and the network are parallel, after one layer norm or
+//! after a norm each (`attn_norm_2` is then attention's norm). The activation is GELU with the
+//! error function, as in training.
 //!
 //! In models trained only on RefinedWeb, the network follows attention (`use_parallel_residual` is
-//! false, `ffn_norm` is its norm). They have ALiBi (`attention.max_alibi_bias`) instead of RoPE,
-//! and its slopes are divided by the root of a head's length, like products. Transformers' class
-//! rounds slopes, and slopes times positions, to eight bits; here they are exact. No converter
-//! writes such files: keys are those of folders.
+//! false), with the norm `ffn_norm`. They have ALiBi (`attention.max_alibi_bias`) instead of RoPE.
+//! Its slopes are divided by the root of a head's length, like the products `q . k`. Transformers'
+//! class rounds slopes, and slopes times positions, to eight bits; here they are exact. No
+//! converter writes such files, so the keys are those that our conversion of folders writes.
 //!
 //! ```text
 //! softmax((q . k - slope * distance) / sqrt(d)) v
@@ -23,14 +23,14 @@ use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
 const STYLE: Style = Style {
     ungated: Some(Unary::GeluErf),
-    // The factor on scores also applies to slopes.
+    // The factor on attention scores also applies to ALiBi's slopes.
     scores: |_, _, of| {
         let slope = if of.attrs.max_bias == 0.0 { 0.0 } else { of.attrs.scale };
         Ok(Scores { attrs: ScoreAttrs { slope, ..of.attrs }, ..of })
     },
     ..Style::NEOX
 };
-/// Name of attention's own norm, in files with one.
+/// Name of attention's norm, in files in which the network has a norm of its own.
 const OWN_NORM: &str = "attn_norm_2";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

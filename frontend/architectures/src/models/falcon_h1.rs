@@ -1,5 +1,6 @@
-//! `falcon-h1`: Falcon-H1. Attention and Mamba-2 in parallel in every layer: both take the same
-//! normalised row, and their sum is added. The file's matrices include the model's factors.
+//! `falcon-h1`: Falcon-H1. Each layer has attention and Mamba-2 in parallel. Both take the same
+//! normalised row, and both outputs are added to the stream. Matrices in files include the model's
+//! constant factors.
 
 use ixc_ir::graph::ValueId;
 

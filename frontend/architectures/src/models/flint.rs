@@ -1,6 +1,7 @@
-//! `flint`: Flint. Most layers have a window, and only these have RoPE. All heads have sinks.
-//! Experts are selected by sigmoids, next to a shared expert. The first layers are dense. No GGUF
-//! file of another program is known: keys are those of architectures with windows.
+//! `flint`: Flint. Most layers have an attention window, and only these have RoPE. All layers have
+//! attention sinks. Experts are selected by sigmoids; a shared expert is added. The first layers
+//! are dense. No other program is known to write GGUF files of this model. The keys are named as in
+//! other architectures with windows.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,5 +1,5 @@
-//! `gemma`: Gemma 1. Embeddings are multiplied by the root of their length, and gates go through
-//! GELU.
+//! `gemma`: Gemma 1. Embeddings are multiplied by the square root of their length, and gates go
+//! through GELU.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 

@@ -1,6 +1,6 @@
-//! `gemma2`: Gemma 2. Every other layer has a window, a norm precedes and follows each block, gates
-//! go through GELU, and scores and logits have soft limits. The first files lack keys for these
-//! limits, and mean those of the released models.
+//! `gemma2`: Gemma 2. Every other layer has an attention window. A norm precedes and follows each
+//! block, and gates go through GELU. Attention scores and logits have soft limits. The first files
+//! lack keys for these limits; the limits of the released models then apply.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
@@ -16,8 +16,8 @@ pub(super) const STYLE: Style = Style {
     ..Style::NEOX
 };
 
-/// Layers of the model with 27 billion parameters, whose scores are scaled by the width of the
-/// stream. Files have no key for it.
+/// Number of layers of the model with 27 billion parameters. Its score factor depends on the
+/// stream's width instead of the key length. Files have no key for this.
 const LAYERS_27B: usize = 46;
 
 pub(super) const DEFAULTS: Defaults = Defaults {

@@ -1,5 +1,5 @@
-//! `gemma3`: Gemma 3. Five layers of six have a window and their own RoPE. A norm precedes and
-//! follows each block, and gates go through GELU.
+//! `gemma3`: Gemma 3. Five of every six layers have an attention window and their own RoPE. A norm
+//! precedes and follows each block, and gates go through GELU.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
@@ -15,8 +15,8 @@ pub(super) const STYLE: Style = Style {
     ..Style::NEOX
 };
 
-/// Layers of the model with 27 billion parameters, whose scores are scaled by the width of the
-/// stream. Files have no key for it.
+/// Number of layers of the model with 27 billion parameters. Its score factor depends on the
+/// stream's width instead of the key length. Files have no key for this.
 const LAYERS_27B: usize = 62;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -24,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Gemma 3",
     defaults: Defaults {
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(6) }),
-        // No released model uses this key, but the class supports it.
+        // No released model uses this key, but transformers' class supports it.
         reads: &["final_logit_softcapping"],
         attention_scale: |sizes| if sizes.layers == LAYERS_27B { sizes.by_width() } else { sizes.by_key() },
         ..Defaults::USUAL

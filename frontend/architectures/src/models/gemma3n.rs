@@ -1,11 +1,12 @@
-//! `gemma3n`: Gemma 3n. The residual has several streams, and a layer reads and writes one of them
-//! (alternating updates, AltUp, arXiv 2301.13310). The layer first predicts all streams, with
-//! coefficients computed from the active one. It computes with the prediction, and corrects all
-//! streams by its result.
+//! `gemma3n`: Gemma 3n. It has several residual streams. Layers read and write only the active
+//! stream (alternating updates, AltUp, arXiv 2301.13310). A layer first predicts all streams, with
+//! coefficients computed from the active stream. It then computes its result from the predicted
+//! active stream, and corrects all streams by that result.
 //!
-//! In parallel to attention there is a product of two thin matrices (Laurel). In the first layers,
-//! only gates far above their mean count. The last layers use keys and values of earlier layers.
-//! Each layer also takes a short row of the token ([`crate::layers::per_layer_embeddings`]).
+//! In parallel to attention, there is a product of two low-rank matrices (Laurel). In the first
+//! layers, gates are 0 unless they are far above their mean. The last layers use the keys and
+//! values of earlier layers. Each layer also takes a short row that depends on the token
+//! ([`crate::layers::per_layer_embeddings`]).
 //!
 //! ```text
 //! c(x)    = tanh(altup_router rms_norm(x; altup_router_norm) / d)     // a number for each stream
@@ -18,9 +19,10 @@
 //! h_k     = h_k + layer_output(h_a * altup_correct_scale)                           // k > 0
 //! ```
 //!
-//! The first stream begins as the embedding. The others begin as products with `altup_proj`, scaled
-//! to its length. After the last layer, products with `altup_unembd_proj`, scaled to the length of
-//! the first stream, are averaged with it.
+//! The first stream begins as the embedding. The other streams begin as products of the embedding
+//! with `altup_proj`, scaled to the embedding's length. After the last layer, their products with
+//! `altup_unembd_proj` are scaled to the first stream's length. The mean of these products and the
+//! first stream gives the logits.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_ir::graph::{Unary, ValueId};
@@ -38,7 +40,7 @@ const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
 const STYLE: Style = Style { head_norm: HeadNorm::WITH_VALUES, gate: GELU, ..Style::NEOX };
 
-/// Epsilon on a mean square before division by its root, so that zeros stay zeros.
+/// Epsilon added to a mean square before division by its root, so that rows of zeros stay zeros.
 const TINY_EPS: f64 = 1e-12;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -54,7 +56,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: decoder,
 };
 
-/// Residual streams of AltUp: a layer reads and writes one of them, and the others follow.
+/// Number of AltUp's residual streams, and the index of the active stream, which layers read and
+/// write.
 ///
 /// ```text
 /// gemma3n.altup.num_inputs = 4
@@ -64,7 +67,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 struct AltUp {
     /// Number of streams.
     count: u64,
-    /// Stream that layers read and write.
+    /// Index of the active stream.
     active: u64,
 }
 
@@ -75,11 +78,11 @@ impl AltUp {
     }
 }
 
-/// Reads the standard deviations above the mean that a gate needs to count, for each layer; `None`
-/// for layers in which all gates count.
+/// Reads for each layer how many standard deviations above the mean a gate must be; gates below
+/// become 0. `None` for layers in which all gates are kept.
 ///
 /// ```text
-/// gemma3n.activation_sparsity_scale = [1.6448, …, -inf]     // -inf: all gates count
+/// gemma3n.activation_sparsity_scale = [1.6448, …, -inf]     // -inf: all gates are kept
 /// ```
 fn sparsity(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<f64>>, GgufError> {
     let name = keys.name("activation_sparsity_scale");
@@ -130,8 +133,8 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.head(x, "output_norm.weight")
 }
 
-/// Multiplies each of `count` concatenated rows by its matrix of `name`, and scales the products to
-/// the length of `x`.
+/// Multiplies each of `count` concatenated rows by its own matrix of the tensor `name`. Scales each
+/// product to the length of the row of `x`.
 fn match_length(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let rows = b.split_heads(rows, count)?;
@@ -151,7 +154,7 @@ fn root_mean_square(b: &mut Builder<'_>, x: ValueId, width: u64) -> Result<Value
     b.unary(Unary::SignedRoot, mean)
 }
 
-/// Builds `to` coefficients from a row, with the matrix `name`.
+/// Builds `to` coefficients from each row, with the matrix `name`.
 fn coefficients(
     b: &mut Builder<'_>,
     layer: usize,
@@ -169,7 +172,7 @@ fn coefficients(
     b.linear(x, &of_layer(name), count, to, Bias::Optional)
 }
 
-/// Predicts the streams after a layer.
+/// Predicts all streams, with coefficients computed from the active stream.
 fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: AltUp) -> Result<ValueId, ArchError> {
     let AltUp { count, active } = of;
     let width = b.hyper.embedding_length;
@@ -211,8 +214,9 @@ fn correct(
     b.add(weighted, sum)
 }
 
-/// Builds the layer on one stream: attention in parallel to two thin matrices, then the network. In
-/// layers with a `sparsity`, gates count if they are as many standard deviations above the mean.
+/// Builds a layer on the active stream `x`: attention in parallel to the low-rank matrices, then
+/// the network. With a `sparsity`, gates are kept only above the mean plus that many standard
+/// deviations.
 fn block(b: &mut Builder<'_>, layer: usize, x: ValueId, sparsity: Option<f64>) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -240,8 +244,8 @@ fn block(b: &mut Builder<'_>, layer: usize, x: ValueId, sparsity: Option<f64>) -
     b.add(y, x)
 }
 
-/// Builds the excess of elements over the row's mean plus `deviations` standard deviations; 0 for
-/// smaller ones.
+/// Subtracts from each element the row's mean plus `deviations` standard deviations. Negative
+/// results become 0.
 fn excess(b: &mut Builder<'_>, x: ValueId, deviations: f64, width: u64) -> Result<ValueId, ArchError> {
     let x = b.centre(x)?;
     let deviation = root_mean_square(b, x, width)?;

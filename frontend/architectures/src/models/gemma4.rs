@@ -1,11 +1,11 @@
-//! `gemma4`: Gemma 4. Layers with a window have heads of other sizes than those without. RoPE of
-//! layers without a window rotates a quarter of a head (`rope_freqs` disables the other pairs).
-//! Values are normalised without a weight, and scores are not scaled. The last layers may use keys
-//! and values of earlier layers.
+//! `gemma4`: Gemma 4. Layers with an attention window have heads of other sizes than layers
+//! without. RoPE of layers without a window rotates a quarter of a head (`rope_freqs` disables the
+//! other pairs). Values are normalised without a weight, and attention scores are not scaled. The
+//! last layers may use the keys and values of earlier layers.
 //!
-//! Experts are parallel to the dense network, each after its own norm, and the router has a norm,
-//! too. In the small models (E2B, E4B) each layer also takes a short row of the token, after the
-//! feed-forward network ([`crate::layers::per_layer_embeddings`]).
+//! Experts are parallel to the dense network. Both have their own norm, and the router has a norm,
+//! too. In the small models (E2B, E4B), each layer also takes a short row that depends on the
+//! token, after the feed-forward network ([`crate::layers::per_layer_embeddings`]).
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -19,7 +19,7 @@ use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::WITH_VALUES,
-    // In layers without a value matrix, keys are also the values.
+    // In layers without a value matrix, the keys are also the values.
     linear: |b, of| match of.matrix {
         LayerMatrix::Values { keys } if !b.has(&format!("{}.weight", of.name)) => Ok(keys),
         _ => linear(b, of),
@@ -66,7 +66,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Builds the dense network, and experts in parallel in layers with experts.
+/// Builds the dense network. In layers with experts, builds them in parallel.
 fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}.weight");
@@ -82,7 +82,8 @@ fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId
     add(b, layer, x, y, STYLE.post_norms.map(|norms| norms.network))
 }
 
-/// Builds the experts on the stream `x`. The router takes the normalised stream.
+/// Builds the experts on the stream `x`, after their norm. The router takes the stream after a norm
+/// of its own.
 fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");

@@ -1,7 +1,7 @@
-//! `gemma-embedding`: EmbeddingGemma. Like Gemma 3, but attention is not causal; windows extend
-//! before and after a position. In sentence-transformers, two matrices follow the mean of rows.
-//! Here they follow the last norm, if files have them (`dense_2`, `dense_3`): the mean of products
-//! is the product of the mean.
+//! `gemma-embedding`: EmbeddingGemma. Like Gemma 3, but attention is not causal: windows extend
+//! before and after a position. In sentence-transformers, two matrices (`dense_2`, `dense_3`)
+//! multiply the mean of a text's rows. Here they multiply each row after the last norm, if files
+//! have them. The result is the same, as the mean of products is the product of the mean.
 
 use super::gemma3;
 use crate::architecture::Architecture;

@@ -1,6 +1,7 @@
-//! `glm4`: GLM-4 of 2025, dense. A norm precedes and follows each block, gate and up are one
-//! matrix, and RoPE rotates half of a head. The converter permutes the matrices of vision models
-//! (GLM-4.1V, GLM-4.6V-Flash), so their RoPE pairs lie half of the rotated length apart.
+//! `glm4`: GLM-4 of 2025, dense. A norm precedes and follows each block, the gate and up matrices
+//! are stored as one matrix, and RoPE rotates half of each head. The converter permutes the
+//! matrices of vision models (GLM-4.1V, GLM-4.6V-Flash), so their RoPE pairs are half of the
+//! rotated length apart.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
@@ -26,8 +27,8 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     decoder::decoder(b, &Style { pairs, ..STYLE })
 }
 
-/// Returns whether RoPE pairs are divided among dimensions of positions (M-RoPE), as in vision
-/// models. The first two dimensions then have a nonzero number of pairs.
+/// Returns whether RoPE pairs are divided among several dimensions of a position (M-RoPE), as in
+/// vision models. This is so if the first two dimensions have a nonzero number of pairs.
 fn has_sections(keys: &Keys<'_>) -> bool {
     match keys.metadata.get(&keys.name("rope.dimension_sections")) {
         Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),

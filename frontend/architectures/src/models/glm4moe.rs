@@ -1,5 +1,5 @@
-//! `glm4moe`: GLM-4.5 and later with experts, selected by sigmoids with a bias, next to a shared
-//! expert. The first layers are dense. The larger models normalise queries and keys.
+//! `glm4moe`: GLM-4.5 and later with experts. They are selected by sigmoids with a bias; a shared
+//! expert is added. The first layers are dense. The larger models normalise queries and keys.
 
 use ixc_ir::graph::attrs::RouteScore;
 

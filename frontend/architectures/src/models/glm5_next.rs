@@ -1,12 +1,12 @@
-//! `glm5-next`: GLM-5.3-Flash. The residual has several streams
-//! ([`crate::layers::hyper_connections`]); the output uses the mean of the last layer's streams.
-//! Layers have linear attention with a bounded decay for each element of a key
-//! ([`crate::layers::kda`]), or latent attention without RoPE ([`crate::layers::mla`]). Experts are
-//! selected by sigmoids with a bias, next to shared experts. Files have keys for the limits of
-//! gates and up (llama.cpp `glm5-next.cpp`).
+//! `glm5-next`: GLM-5.3-Flash. It has several residual streams
+//! ([`crate::layers::hyper_connections`]); logits are made from their mean. Layers have linear
+//! attention with a bounded decay for each element of a key ([`crate::layers::kda`]), or latent
+//! attention without RoPE ([`crate::layers::mla`]). Experts are selected by sigmoids with a bias;
+//! shared experts are added. Files state the limits of gates and up products (llama.cpp
+//! `glm5-next.cpp`).
 //!
-//! Latent attention is over positions that an indexer selects, in runs of a few, and over those
-//! after the last whole run.
+//! An indexer selects runs of a few consecutive positions, over which latent attention goes.
+//! Positions after the last complete run are always included.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;

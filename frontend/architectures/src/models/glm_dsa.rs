@@ -1,5 +1,5 @@
-//! `glm-dsa`: GLM-5. Like `deepseek32`, but the RoPE pairs of the indexer are adjacent, and layers
-//! may use the selection of an earlier layer.
+//! `glm-dsa`: GLM-5. Like `deepseek32`, but the RoPE pairs of the indexer are adjacent, and a layer
+//! may use the positions that an earlier layer selected.
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 

@@ -1,5 +1,5 @@
-//! `gpt2`: GPT-2. A table of positions instead of RoPE, layer norms, biases, and a network without
-//! a gate.
+//! `gpt2`: GPT-2. It has a table of positions instead of RoPE, layer norms, biases, and a network
+//! without a gate.
 
 use ixc_ir::graph::Unary;
 

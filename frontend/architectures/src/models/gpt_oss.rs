@@ -1,8 +1,8 @@
-//! `gpt-oss`: gpt-oss. Every other layer has a window, heads have sinks, all matrices have biases,
-//! and a clamped gate multiplies up plus 1.
+//! `gpt-oss`: gpt-oss. Every other layer has an attention window, all layers have attention sinks,
+//! and all matrices have biases. A clamped gate multiplies the up product plus 1.
 //!
-//! YaRN's ramp does not begin and end at whole pairs: `truncate` is false in the configuration of
-//! the released models. Files have no key for it, and llama.cpp rounds the ramp.
+//! The bounds of YaRN's ramp are not rounded to whole pairs: `truncate` is false in the
+//! configuration of the released models. Files have no key for it, and llama.cpp rounds the bounds.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeScaling, RouteScore};
 use ixc_model_files::gguf::GgufError;
@@ -32,7 +32,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Reads RoPE, whose ramp is not rounded in files without a key for it.
+/// Reads RoPE. In files without the key for it, the bounds of YaRN's ramp are not rounded.
 fn rope(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
     let rope = Rope::usual(keys, sizes)?;
     match rope.scaling {

@@ -1,6 +1,7 @@
-//! `gptj`: GPT-J and CodeGen. Attention and network are parallel, after one layer norm. RoPE
+//! `gptj`: GPT-J and CodeGen. Attention and the network are parallel, after one layer norm. RoPE
 //! rotates a part of each head, in adjacent pairs. The network has no gate, and the output matrix
-//! has a bias. llama.cpp only has the name; keys are like those of other architectures.
+//! has a bias. llama.cpp has only this architecture's name; the keys are named as in other
+//! architectures.
 //!
 //! ```text
 //! h = norm(x)

@@ -1,6 +1,6 @@
-//! `gptneo`: GPT-Neo. Like `gpt2`, with unscaled attention scores (`attention.scale` is 1), and
-//! layers with a window (`attention.sliding_window_pattern`). No converter writes such files; keys
-//! are like those of other architectures.
+//! `gptneo`: GPT-Neo. Like `gpt2`, but attention scores are not scaled (`attention.scale` is 1),
+//! and some layers have a window (`attention.sliding_window_pattern`). No converter writes such
+//! files; the keys are named as in other architectures.
 
 use super::gpt2;
 use crate::architecture::Architecture;

@@ -1,7 +1,7 @@
-//! `gptneox`: GPT-NeoX, Pythia, and the first StableLM models. Attention and network are parallel,
-//! each after its own layer norm, or sequential if files state this (`use_parallel_residual`). The
-//! activation is GELU with the error function, as in training. Only GPT-NeoX itself was trained
-//! with an approximation; files have no key for it.
+//! `gptneox`: GPT-NeoX, Pythia, and the first StableLM models. Attention and the network are
+//! parallel, each after its own layer norm, or sequential if files state this
+//! (`use_parallel_residual`). The activation is GELU with the error function, as in training. Only
+//! GPT-NeoX itself was trained with an approximation of GELU; files have no key for this.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -13,7 +13,7 @@ use crate::hyper::{Defaults, Norms};
 
 const STYLE: Style = Style::NEOX;
 
-/// Width of GPT-NeoX; no other model of this architecture has it.
+/// Width of GPT-NeoX, which identifies it: no other model of this architecture has this width.
 const GPT_NEOX_WIDTH: u64 = 6144;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

@@ -1,4 +1,5 @@
-//! `granite`: Granite, dense. Embeddings, outputs of blocks, scores and logits are scaled.
+//! `granite`: Granite, dense. Constant factors scale embeddings, outputs of blocks, attention
+//! scores and logits.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

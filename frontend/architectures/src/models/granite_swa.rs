@@ -1,6 +1,6 @@
-//! `granite_swa`: Granite with windows, dense or with experts, scaled like `granite`. Three layers
-//! of four have a window, all heads have sinks, and files list the layers with RoPE. Gate and up of
-//! the shared expert are one matrix.
+//! `granite_swa`: Granite with attention windows, dense or with experts, scaled like `granite`.
+//! Three of every four layers have a window, all layers have attention sinks, and files list the
+//! layers with RoPE. The gate and up matrices of the shared expert are stored as one matrix.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Scores, Style, decoder, network};
@@ -8,7 +8,7 @@ use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     scores: |_, _, scores| Ok(Scores { sinks: true, ..scores }),
-    // The shared expert has one matrix with the rows of gate, then up.
+    // The shared expert has one matrix with the rows of the gate, then those of up.
     shared: |b, layer, h, inner, style| network(b, layer, h, "_shexp", inner, &Style { fused_gate: true, ..*style }),
     ..Style::LLAMA
 };

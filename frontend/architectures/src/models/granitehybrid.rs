@@ -1,6 +1,6 @@
-//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts. Scaled like `granite`,
-//! mostly without RoPE. Bamba is the same architecture, dense and without scales; RoPE rotates half
-//! of a head.
+//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts. It is scaled like
+//! `granite` and mostly has no RoPE. Bamba has the same architecture, but is dense and not scaled;
+//! its RoPE rotates half of each head.
 
 use ixc_ir::graph::ValueId;
 

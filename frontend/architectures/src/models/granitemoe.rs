@@ -1,5 +1,5 @@
-//! `granitemoe`: Granite with experts, scaled like `granite`, with a shared expert if the file has
-//! one.
+//! `granitemoe`: Granite with experts, scaled like `granite`. A shared expert is added if the file
+//! has one.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

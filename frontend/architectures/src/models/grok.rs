@@ -1,12 +1,12 @@
 //! `grok`: Grok 1 and 2. A norm precedes and follows each block, gates go through GELU, and
-//! attention scores and router logits have soft limits. In Grok 2 a dense network is parallel to
-//! the experts, and both are multiplied by the root of a half.
+//! attention scores and router logits have soft limits. In Grok 2, a dense network is parallel to
+//! the experts, and both outputs are multiplied by the square root of 1/2.
 //!
-//! Weights of experts are a softmax over all, not normalised again. RoPE is not scaled: this is the
-//! meaning of "original" in Grok 2's configuration, which converters write as YaRN. After
-//! `attention.temperature_length` scores grow with their position. This is not supported, so the
-//! context ends there. (Released code: `xai-org/grok-1`; `grok.py` of SGLang, which Grok 2's
-//! authors wrote.)
+//! The weights of experts are a softmax over all experts, not divided by the sum of the selected
+//! weights. RoPE is not scaled: the configuration of Grok 2 says "original", which converters write
+//! as YaRN. From position `attention.temperature_length` on, attention scores would grow with the
+//! position. This is not supported, so the context ends at that position. The sources are
+//! `xai-org/grok-1` and SGLang's `grok.py`, which Grok 2's authors wrote.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -24,11 +24,12 @@ const STYLE: Style = Style {
     scores: |b, _, scores| limited_scores(b, scores, CAP),
     ..Style::NEOX
 };
-/// Soft limit of scores and of router logits in Grok 1, whose first files have no keys for them.
+/// Soft limit of attention scores and of router logits in Grok 1. Its first files have no keys for
+/// them.
 const CAP: f64 = 30.0;
 /// Key of the soft limit of router logits.
 const ROUTER_CAP: &str = "router_logit_softcapping";
-/// Name of the norm after experts in files of Grok 1.
+/// Name of the norm after the experts in files of Grok 1.
 const OTHER_NORM: &str = "layer_output_norm";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -49,12 +50,12 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: decoder,
 };
 
-/// Scales of Grok 1, whose first files have no keys for them.
+/// Returns the scales of Grok 1, whose first files have no keys for them.
 fn scales(_: &Widths) -> Scales {
     Scales { embedding: 78.383_671_769_061_69, logit: 3f64.sqrt(), ..Scales::NONE }
 }
 
-/// Limits the context to the positions without a temperature.
+/// Limits the context to the positions whose attention scores have no additional factor.
 fn limit_context(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     const LENGTH: &str = "attention.temperature_length";
     let most = keys.optional(LENGTH, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(hyper.context_length);

@@ -1,10 +1,10 @@
-//! `grovemoe`: Grove MoE. Like `qwen3moe`, with groups of experts. Each group has a small expert
-//! (`*_chexps`), which is used with the weight of every selected expert of its group, times
-//! `expert_group_scale`.
+//! `grovemoe`: Grove MoE. Like `qwen3moe`, but the experts form groups. Each group has an
+//! additional small expert (`*_chexps`). For each selected expert, the small expert of its group is
+//! used with the same weight, times `expert_group_scale`.
 //!
-//! Small experts have the same input as the others, and the weights of the selected experts, as in
-//! the code of the model's authors (`inclusionAI/GroveMoE`). That code selects by sigmoids of
-//! logits, which have the same order as the softmax of the weights.
+//! Small experts have the same input as the ordinary experts, as in the code of the model's authors
+//! (`inclusionAI/GroveMoE`). That code selects experts by sigmoids of logits, whose order is the
+//! same as that of the softmax here.
 
 use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::GgufError;
@@ -20,12 +20,12 @@ const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "grovemoe", doc: "GroveMoE", defaults: Defaults::USUAL, build: decoder };
 
-/// Small experts in addition to the others (Grove MoE, arXiv 2508.07785). Whenever an expert is
-/// used, so is the small one of its group, with the same weight.
+/// Small experts in addition to the ordinary experts (Grove MoE, arXiv 2508.07785). Whenever an
+/// expert is selected, the small expert of its group is used with the same weight.
 struct Adjugate {
-    /// Experts of a group: a power of two.
+    /// Number of experts in a group: a power of two.
     size: u64,
-    /// Width of a small expert; `None` for the length of a head.
+    /// Width of a small expert. `None` means the length of a head.
     feed_forward: Option<u64>,
     /// Factor on the output of the small experts.
     scale: f64,
@@ -60,7 +60,8 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = attention(b, layer, x, &STYLE)?;
         let h = b.norm(x, &name("ffn_norm.weight"))?;
         let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
-        // Factors of experts' weights do not apply to weights of groups.
+        // The small experts use the same weights, so no factors of ordinary experts may be
+        // multiplied into them.
         let route = b.route_of(layer, logits, &of, None, GroupScore::TwoBest)?;
         let y = routed_experts(b, layer, h, route, &of, &STYLE)?;
         let groups = b.expert_groups(route.ids, adjugate.size)?;

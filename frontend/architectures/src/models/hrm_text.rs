@@ -1,17 +1,17 @@
-//! `hrm_text`: HRM-Text. Two stacks of layers, repeated several times, each time with their own
-//! keys and values. The output of the lower stack is input of the upper one, whose output is the
-//! stream of the next cycle. Norms have no weights, and sigmoids gate the output of attention
-//! (transformers `hrm_text`).
+//! `hrm_text`: HRM-Text. It has two stacks of layers, which are computed several times, each time
+//! with their own KV caches. The output of the lower stack is an input of the upper stack. The
+//! upper stack's output is the input of the next cycle. Norms have no weights, and a sigmoid gates
+//! the output of attention (transformers `hrm_text`).
 //!
 //! ```text
-//! h = scale * token_embd[id],  l = z_l_init                 // of every token
+//! h = scale * token_embd[id],  l = z_l_init                 // l is the same for all tokens
 //! h_cycles times:   l_cycles times:   l = norm(layers 0..n of (h + l))
 //!                   h = norm(layers n..2n of (h + l))       // n = hrm.layers_per_stack
 //! ```
 //!
-//! `block_count` counts each computation of a layer. In transformers, tokens of a prompt attend to
-//! later ones (`hrm.prefix_lm`) if the caller marks the prompt. Here and in llama.cpp, attention is
-//! always causal.
+//! `block_count` counts each computation of a layer. In transformers, if the caller marks the
+//! tokens of a prompt, they attend to later prompt tokens, too (`hrm.prefix_lm`). Here and in
+//! llama.cpp, attention is always causal.
 
 use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::GgufError;
@@ -39,25 +39,25 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// Two stacks of layers: the lower one is computed several times, then the upper one once, and all
-/// of this is repeated.
+/// Two stacks of layers. In each cycle, the lower stack is computed `lower_cycles` times, then the
+/// upper stack once.
 struct Stacks {
-    /// Layers of each stack.
+    /// Number of layers in each stack.
     layers: u64,
-    /// Number of times that both stacks are computed.
+    /// Number of cycles.
     cycles: u64,
-    /// Number of times that the lower stack is computed in each cycle.
+    /// Number of times that a cycle computes the lower stack.
     lower_cycles: u64,
 }
 
 impl Stacks {
-    /// Reads the stacks of a file.
+    /// Reads the number of layers and repetitions of the stacks.
     fn read(keys: &Keys<'_>) -> Result<Stacks, GgufError> {
         let count = keys.required_size(COUNT, 1, MAX_ROUNDED)?;
         let layers = keys.required_size("hrm.layers_per_stack", 1, (count / 2).max(1))?;
         let cycles = keys.required_size("hrm.h_cycles", 1, MAX_ROUNDED)?;
         let lower_cycles = keys.required_size("hrm.l_cycles", 1, MAX_ROUNDED)?;
-        // Each computation of a layer has its own keys and values, and is counted.
+        // Each computation of a layer has its own KV cache, and `block_count` counts each.
         let all = layers.saturating_mul(cycles).saturating_mul(lower_cycles + 1);
         if count != all {
             let limit = format!("{all}: hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)");
@@ -91,7 +91,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.output(x)
 }
 
-/// Builds the layers on `x`, then a norm. Skips layers that the graph leaves out.
+/// Builds the layers `layers` on `x`, then a norm. Layers that the graph leaves out are skipped.
 fn stack(b: &mut Builder<'_>, layers: std::ops::Range<usize>, mut x: ValueId) -> Result<ValueId, ArchError> {
     for layer in layers.filter(|layer| *layer < b.hyper.layers.len()).collect::<Vec<_>>() {
         x = attention(b, layer, x, &STYLE)?;

@@ -1,5 +1,5 @@
 //! `hunyuan-moe`: Hunyuan with experts. Queries and keys are normalised after RoPE, and a shared
-//! expert is added.
+//! expert is added to the routed experts.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,6 +1,7 @@
-//! `hunyuan_vl`: the text part of HunyuanVL and HunyuanOCR. Like `hunyuan-dense`. RoPE's sections
-//! assign pairs to dimensions of an image's position, which are equal in text. The base of RoPE is
-//! multiplied by `rope.scaling.alpha` to the power `d / (d - 2)`, for heads of `d` elements.
+//! `hunyuan_vl`: the text part of HunyuanVL and HunyuanOCR. Like `hunyuan-dense`. The sections of
+//! RoPE, which assign pairs to dimensions of a position in an image, have no effect: in text, all
+//! dimensions are equal. The base of RoPE is multiplied by `rope.scaling.alpha` to the power `d /
+//! (d - 2)`, for heads of `d` elements.
 
 use ixc_model_files::gguf::GgufError;
 
@@ -17,7 +18,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Reads RoPE, whose base is increased by an alpha if the file has one (NTK).
+/// Reads RoPE. If the file has `rope.scaling.alpha`, it increases the base (NTK scaling).
 fn rope(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
     const ALPHA: &str = "rope.scaling.alpha";
     let rope = Rope::usual(keys, sizes)?;

@@ -1,4 +1,4 @@
-//! `hy_v3`: Hy3. Experts are selected by sigmoids with a bias, next to a shared expert. The first
+//! `hy_v3`: Hy3. Experts are selected by sigmoids with a bias; a shared expert is added. The first
 //! layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;

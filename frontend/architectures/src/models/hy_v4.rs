@@ -1,11 +1,11 @@
-//! `hy_v4`: Hy4. Latent attention ([`crate::layers::mla`]) with sinks, and a gate for each element
-//! of its result. The residual has several streams that stay separate
-//! ([`crate::layers::hyper_connections`]). Experts are selected by sigmoids with a bias, next to a
-//! shared expert; their gates and up have a limit. The first layers are dense (llama.cpp
-//! `hy-v4.cpp`, transformers `hy_v4`).
+//! `hy_v4`: Hy4. It has latent attention ([`crate::layers::mla`]) with sinks, and a gate for each
+//! element of its result. Its residual streams stay separate
+//! ([`crate::layers::hyper_connections`]). Experts are selected by sigmoids with a bias; a shared
+//! expert is added. Gates and up products of experts have a limit. The first layers are dense
+//! (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
 //!
-//! Attention is over positions that an indexer selects, in files with one. Layers may use the
-//! selection of an earlier layer.
+//! In files with an indexer, it selects the positions that rows attend to. A layer may use the
+//! positions that an earlier layer selected.
 
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_ir::graph::{Unary, ValueId};

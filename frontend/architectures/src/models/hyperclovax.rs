@@ -1,6 +1,6 @@
-//! `hyperclovax`: HyperCLOVA X SEED Think. Scaled like `granite`, except that logits are
-//! multiplied. In most models a norm precedes and follows each block. No GGUF file by others is
-//! known: keys are Granite's.
+//! `hyperclovax`: HyperCLOVA X SEED Think. It is scaled like `granite`, but logits are multiplied
+//! by their factor, not divided. In most models, a norm precedes and follows each block. No other
+//! program is known to write GGUF files of this model. The keys are those of Granite.
 
 use crate::architecture::Architecture;
 use crate::decoder::{PostNorms, Style, decoder};

@@ -1,4 +1,5 @@
-//! `internlm2`: InternLM 2. Like `llama`; the converter splits its fused queries, keys and values.
+//! `internlm2`: InternLM 2. Like `llama`: the converter splits the fused matrix of queries, keys
+//! and values.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

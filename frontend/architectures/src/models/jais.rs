@@ -1,7 +1,7 @@
-//! `jais`: The first Jais models. Layer norms, biases, gates and ALiBi
+//! `jais`: the first Jais models. They have layer norms, biases, gates and ALiBi
 //! (`attention.max_alibi_bias`). Attention scores are divided by the length of a key instead of its
-//! root (muP). The embedding table and the output matrix include the model's factors, as the
-//! converter writes them.
+//! square root (muP). In files, the converter has multiplied the model's factors into the embedding
+//! table and the output matrix.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,5 +1,5 @@
-//! `jais2`: Jais 2. Layer norms, biases, and a network without a gate, whose activation is the
-//! square of ReLU.
+//! `jais2`: Jais 2. It has layer norms, biases, and a network without a gate, whose activation is
+//! the square of ReLU.
 
 use ixc_ir::graph::Unary;
 

@@ -1,5 +1,5 @@
-//! `jamba`: Jamba. Layers with a selective state space ([`crate::layers::mamba`]), and a few with
-//! attention without RoPE. Every other network has experts, whose weights are not divided by their
+//! `jamba`: Jamba. Most layers have a selective state space ([`crate::layers::mamba`]); a few have
+//! attention without RoPE. Every other layer has experts, whose weights are not divided by their
 //! sum.
 
 use ixc_ir::graph::ValueId;

@@ -1,14 +1,15 @@
-//! `kimi-k3`: Kimi K3. Layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::layers::kda`]), and some of latent attention without RoPE ([`crate::layers::mla`]).
-//! Their results are gated. Experts have a narrower input than the stream. They are selected by
-//! sigmoids with a bias, next to shared experts, and gates and up have soft limits (SiTU).
+//! `kimi-k3`: Kimi K3. Most layers have linear attention with a bounded decay for each element of a
+//! key ([`crate::layers::kda`]). Some have latent attention without RoPE ([`crate::layers::mla`]).
+//! Both have gates on their results. Experts take rows that are narrower than the stream. They are
+//! selected by sigmoids with a bias, and shared experts are added. Gates and up products have soft
+//! limits (SiTU).
 //!
-//! At regular intervals of layers, the stream is saved and a new one begins. The input of each
-//! block is attention over the saved streams and the current one (attention residuals; llama.cpp
+//! After every few layers, the residual stream is saved and a new stream begins. The input of each
+//! block is attention over the saved streams and the current stream (attention residuals; llama.cpp
 //! `kimi-k3.cpp`).
 //!
 //! ```text
-//! // without x if it was saved: saved = saved | x
+//! // at the start of a period: saved = saved | x, and the new x is attention(h) alone
 //! h = stream.attend(saved, x; attn_res_score),  x = attention(h) + x
 //! h = stream.attend(saved, x; ffn_res_score),   x = experts(h) + x
 //! ```
@@ -40,10 +41,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// Key of the number of layers between two saved streams.
+/// Key of the number of layers after which the stream is saved.
 const SAVE_PERIOD: &str = "attn_res.block_size";
 
-/// Reads gates with soft limits of gates and up (SiTU): `limit * tanh(x / limit)`.
+/// Reads the soft limits of gates and up products (SiTU): `limit * tanh(x / limit)`. Without the
+/// key, returns the style's gate.
 fn gate(keys: &Keys<'_>) -> Result<GateAttrs, GgufError> {
     const GATE: &str = "activation.situ_beta";
     if !keys.has(GATE) {
@@ -51,7 +53,7 @@ fn gate(keys: &Keys<'_>) -> Result<GateAttrs, GgufError> {
     }
     // Limits must not be near 0, because the formula divides by them.
     let bend = keys.float(GATE, 0.0, |x| (1e-3..=1e6).contains(&x), "from 0.001 to 1000000")?;
-    // 0 means that up has no limit.
+    // 0 means that up products have no limit.
     let limit = keys.float(
         "activation.situ_linear_beta",
         0.0,
@@ -61,7 +63,8 @@ fn gate(keys: &Keys<'_>) -> Result<GateAttrs, GgufError> {
     Ok(GateAttrs { bend, limit, ..GateAttrs::plain(Activation::BentSilu) })
 }
 
-/// Saved streams of rows, concatenated.
+/// Residual streams that were saved. Each row has the saved streams of a token, one after the
+/// other.
 #[derive(Default)]
 struct SavedStreams {
     rows: Option<ValueId>,
@@ -69,18 +72,18 @@ struct SavedStreams {
 }
 
 impl SavedStreams {
-    /// Saves another stream.
+    /// Saves the stream `x`.
     fn push(&mut self, b: &mut Builder<'_>, x: ValueId) -> Result<(), ArchError> {
         self.rows = Some(self.rows.map_or(Ok(x), |rows| b.concat(rows, x))?);
         self.count += 1;
         Ok(())
     }
 
-    /// Builds attention over them and `x`, scored with this weight; returns `x` without saved
-    /// streams.
+    /// Builds attention over the saved streams and `x`, with scores from the tensor `weight`.
+    /// Returns `x` if no stream is saved.
     fn attend(&self, b: &mut Builder<'_>, x: ValueId, weight: &str) -> Result<ValueId, ArchError> {
         let Some(rows) = self.rows else {
-            // Attention over one stream is that stream.
+            // Without saved streams, attention over `x` alone would return `x`.
             b.accept_unused(weight, &[b.hyper.embedding_length])?;
             return Ok(x);
         };
@@ -113,7 +116,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let y = networks(b, layer, h, &style)?;
         x = b.add(y, x)?;
     }
-    // Only requested rows attend here, so saved streams are reduced to the same rows.
+    // Only the requested rows are needed for logits, so saved streams are reduced to the same rows.
     let all = saved.rows.map(|rows| b.requested_rows(rows)).transpose()?;
     let x = b.requested_rows(x)?;
     let x = SavedStreams { rows: all, ..saved }.attend(b, x, "output_res_score.weight")?;

@@ -1,6 +1,6 @@
-//! `kimi-linear`: Kimi Linear. Layers of linear attention with a decay for each element of a key
-//! ([`crate::layers::kda`]), and some of latent attention without RoPE ([`crate::layers::mla`]).
-//! Experts are those of `deepseek2`.
+//! `kimi-linear`: Kimi Linear. Most layers have linear attention with a decay for each element of a
+//! key ([`crate::layers::kda`]). Some have latent attention without RoPE ([`crate::layers::mla`]).
+//! Experts are like those of `deepseek2`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{RopeLayers, Style};

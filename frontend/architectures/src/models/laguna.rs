@@ -1,7 +1,7 @@
-//! `laguna`: Laguna. A gate multiplies the output of attention, by head or by element. Layers may
-//! have a window: the first of every four has none, and the others have other heads and another
-//! RoPE. Experts are selected by sigmoids with a bias, next to a shared expert. The first layers
-//! are dense.
+//! `laguna`: Laguna. A gate for each head or element multiplies the output of attention. If files
+//! have an attention window, the first of every four layers has none. The other three layers then
+//! have other head counts and another RoPE. Experts are selected by sigmoids with a bias; a shared
+//! expert is added. The first layers are dense.
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::RouteScore;

@@ -1,9 +1,9 @@
-//! `lfm2`: LFM2, dense. Most layers mix tokens by a gated convolution with a few taps; the others
-//! have attention with normalised queries and keys (llama.cpp `lfm2.cpp`).
+//! `lfm2`: LFM2, dense. Most layers mix tokens by a gated convolution with a few taps; the other
+//! layers have attention with normalised queries and keys (llama.cpp `lfm2.cpp`).
 //!
 //! ```text
-//! b, c, x = shortconv.in_proj h                       // three rows of the stream's width
-//! // no activation; all three have biases in checkpoints with `conv_bias`
+//! b, c, x = shortconv.in_proj h                       // three rows, each of the stream's width
+//! // no activation; in checkpoints with `conv_bias`, both matrices and the convolution have biases
 //! shortconv.out_proj (c * short_conv(b * x))
 //! ```
 
@@ -34,11 +34,12 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
         };
         x = feed_forward(b, layer, x, style)?;
     }
-    // Files have the last norm with this name.
+    // Files have the last norm under this name.
     b.logits_after(x, "token_embd_norm.weight")
 }
 
-/// Builds norm, gated convolution, output matrix, residual.
+/// Builds the convolution block: norm, gated convolution, output matrix, and addition to the
+/// stream.
 fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let (width, taps) = (b.hyper.embedding_length, b.keys().required_size("shortconv.l_cache", 2, MAX_TAPS)?);
     let name = |part: &str| format!("blk.{layer}.{part}");

@@ -1,5 +1,5 @@
-//! `lfm2moe`: LFM2 with experts, selected by sigmoids with a bias. The first layers are dense.
-//! Layers are like those of `lfm2`.
+//! `lfm2moe`: LFM2 with experts, which are selected by sigmoids with a bias. The first layers are
+//! dense. Mixing of tokens is like that of `lfm2`.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,7 +1,7 @@
-//! `lfm3`: LFM3, dense. Layers of `lfm2` with a norm before and after each block. In layers with
-//! attention, a gate multiplies each head. Every second attention layer has a window and another
-//! RoPE. No other program is known to write GGUF files of this model. So keys and tensors are named
-//! as in `lfm2` and in architectures with windows.
+//! `lfm3`: LFM3, dense. Layers are like those of `lfm2`, but with a norm before and after each
+//! block. In attention layers, a gate multiplies each head. Every second attention layer has a
+//! window and another RoPE. No other program is known to write GGUF files of this model. The keys
+//! and tensors are named as in `lfm2` and in architectures with windows.
 
 use ixc_ir::graph::Unary;
 
@@ -23,7 +23,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ..Defaults::USUAL
     },
     build: |b| {
-        // A configuration may lack the norms after blocks or the gate.
+        // A model's configuration may disable the norms after blocks, or the gate.
         let post_norms = b.has(&format!("blk.0.{}.weight", PostNorms::USUAL.attention)).then_some(PostNorms::USUAL);
         let gated = b.layers().any(|layer| b.has(&format!("blk.{layer}.attn_gate.weight")));
         let output_gate = if gated { OutputGate::Own(Unary::Sigmoid) } else { OutputGate::None };

@@ -1,7 +1,8 @@
 //! `llama`: Llama and Mistral (dense), Mixtral (experts).
 //!
-//! RoPE pairs are adjacent, because the converter permutes the rows of Q and K. Mixtral's router is
-//! a softmax over all experts, and the weights of the selected ones are divided by their sum.
+//! RoPE pairs are adjacent, because the converter permutes the rows of Q and K. The router of
+//! Mixtral is a softmax over all experts, and the weights of the selected experts are divided by
+//! their sum.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

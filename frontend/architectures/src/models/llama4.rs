@@ -1,16 +1,17 @@
-//! `llama4`: Llama 4. Three layers of four attend in chunks, with RoPE, and then normalise queries
-//! and keys without a weight. The fourth attends to all positions, without RoPE, and multiplies
-//! queries of far positions. A token is routed to one expert, whose input is the row *times* the
-//! sigmoid of its logit, and to a shared expert in parallel.
+//! `llama4`: Llama 4. Three of every four layers attend within chunks of positions. They have RoPE,
+//! and then normalise queries and keys without a weight. The fourth layer attends to all positions,
+//! has no RoPE, and multiplies queries by a factor that grows with the position. A router selects
+//! one expert for each token. Its input is the row *times* the sigmoid of its logit. A shared
+//! expert is added.
 //!
 //! ```text
-//! _, w   = route logits {score = sigmoid}      // the sigmoid of the highest logit
-//! id, p  = route logits {score = chosen}       // its expert; a softmax over one is 1
+//! _, w   = route logits {score = sigmoid}      // w: the sigmoid of the highest logit
+//! id, p  = route logits {score = chosen}       // id: its expert; p: 1
 //! y      = expert(id, w * h) * p + shared(h)
 //! ```
 //!
-//! Files have no keys for the length of a chunk, which is 8192, or for the temperature. If a file
-//! has them, they are used.
+//! Most files have no keys for the length of a chunk, which is 8192, or for the factor on queries.
+//! If a file has these keys, they are used.
 
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_ir::graph::{State, ValueId};
@@ -24,21 +25,21 @@ use crate::layers::temperature::{SCALE, temper};
 
 const STYLE: Style = Style {
     rope_layers: RopeLayers::Windowed,
-    // Only layers without RoPE have a temperature.
+    // Only layers without RoPE have the factor on queries.
     temper: |b, q, of| if of.has_rope { Ok(q) } else { temper(b, q, TEMPERATURE) },
-    // A window is a chunk: a row attends to its chunk up to its own position.
+    // The window is the chunk: a row attends to the positions of its chunk up to its own.
     state: |state| State { chunked: state.window.is_some(), ..state },
     head_norm: HeadNorm::PLAIN_AFTER_ROPE,
     ..Style::LLAMA
 };
 
-/// Number of positions in an attention chunk in all released models. The temperature also changes
-/// after this number of positions.
+/// Number of positions in an attention chunk, in all released models. The factor on queries also
+/// changes after this number of positions.
 const CHUNK: u64 = 8192;
-/// Temperature of all released models.
+/// Factor on queries in all released models.
 const TEMPERATURE: TemperatureAttrs = TemperatureAttrs { scale: 0.1, length: CHUNK, offset: 1 };
-/// Number of experts of the model (Maverick) that does not normalise queries and keys; files have
-/// no key for it.
+/// Number of experts of Maverick. It identifies the model, which does not normalise queries and
+/// keys; files have no key for this.
 const PLAIN_EXPERTS: u64 = 128;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -69,7 +70,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Builds norm, the expert and the shared one, residual.
+/// Builds the expert block: norm, the routed expert, the shared expert, and addition to the stream.
 fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     if of.used != 1 {
         return Err(b.key_error(

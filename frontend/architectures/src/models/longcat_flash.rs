@@ -1,9 +1,9 @@
-//! `longcat-flash`: LongCat-Flash. Latent attention ([`crate::layers::mla`]) and a dense network in
-//! every layer. Every other layer also has experts with the same input as its network. Their output
-//! is added after the next layer's network (shortcut-connected experts; a layer of transformers'
-//! `longcat_flash` is two of these). Some experts of the router have no matrices and return their
-//! input (zero-computation experts). Experts are selected by a softmax and a bias. Their weights
-//! are the softmax, not divided by its sum.
+//! `longcat-flash`: LongCat-Flash. Each layer has latent attention ([`crate::layers::mla`]) and a
+//! dense network. Every other layer also has experts, which take the same input as its dense
+//! network. Their output is added only after the next layer's network (shortcut-connected experts).
+//! One layer in transformers' `longcat_flash` is two layers here. Some experts of the router have
+//! no matrices and return their input (identity or "zero-computation" experts). Experts are
+//! selected by a softmax plus a bias. Their weights are the softmax, not divided by its sum.
 //!
 //! ```text
 //! h = ffn_norm x
@@ -12,16 +12,17 @@
 //! x = x + attention(x)  ...  x + network(x) + s      // of the next layer
 //! ```
 //!
-//! Norms of latent rows have an epsilon of 1e-6, whatever epsilon other norms have.
+//! Norms of latent rows have an epsilon of 1e-6, whatever epsilon files state for the other norms.
 //!
-//! No GGUF file of this model is known: keys and tensors are those of `deepseek2`, and the keys
-//! below. Factors on latent rows (`mla_scale_q_lora`, `mla_scale_kv_lora`) are the root of the
-//! ratio of widths; weights of their norms include them.
+//! No GGUF file of this model is known. The keys and tensors are those of `deepseek2`, and the keys
+//! below. The model has factors on latent rows (`mla_scale_q_lora`, `mla_scale_kv_lora`): the
+//! square root of the stream's width divided by the row's length. The weights of the rows' norms
+//! include these factors.
 //!
 //! ```text
-//! longcat-flash.block_count           = 56     // twice the layers of its configuration
-//! longcat-flash.expert_count          = 512    // those with matrices
-//! // those after them, without matrices: ffn_gate_inp and exp_probs_b have rows for both
+//! longcat-flash.block_count           = 56     // twice the number in the model's configuration
+//! longcat-flash.expert_count          = 512    // experts with matrices
+//! // identity experts, whose ids follow; ffn_gate_inp and exp_probs_b have rows for both kinds
 //! longcat-flash.expert_identity_count = 256
 //! ```
 
@@ -44,7 +45,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         normalise: false,
         reads: &[IDENTITIES, "rope.scaling.yarn_log_multiplier"],
         dense_by_tensor: true,
-        // Default of transformers' norms.
+        // This is the default epsilon of norms in transformers.
         adjust: |_, hyper| {
             hyper.default_latent_eps(1e-6);
             Ok(())
@@ -54,8 +55,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// Key of the number of identity experts: experts after the ordinary ones that have no matrices and
-/// return their input.
+/// Key of the number of identity experts, which have no matrices and return their input. Their ids
+/// follow those of the ordinary experts.
 const IDENTITIES: &str = "expert_identity_count";
 
 /// Reads the number of identity experts.
@@ -69,11 +70,11 @@ fn identities(keys: &Keys<'_>) -> Result<u64, GgufError> {
     Ok(identities)
 }
 
-/// Selected experts whose sum is not yet added.
+/// Selected experts of a layer, whose output the next layer adds.
 struct Shortcut {
     layer: usize,
     h: ValueId,
-    /// Routing to the experts with matrices.
+    /// Ids and weights of the selected experts with matrices.
     route: Route,
     /// Sum of the weights of identity experts; `None` in models without identity experts.
     identity: Option<ValueId>,
@@ -81,7 +82,7 @@ struct Shortcut {
 }
 
 impl Shortcut {
-    /// Builds the router on the rows `h` of a layer.
+    /// Selects experts for the rows `h` of a layer.
     fn select(
         b: &mut Builder<'_>,
         layer: usize,
@@ -95,13 +96,14 @@ impl Shortcut {
         let all = Experts { count: of.count.saturating_add(identities), ..of.clone() };
         let width = b.hyper.embedding_length;
         let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, all.count, Bias::Optional)?;
-        // Identity experts have no factors.
+        // Identity experts have no factors on their outputs, so no factors are given for the
+        // weights.
         let route = b.route_of(layer, logits, &all, None, GroupScore::TwoBest)?;
         let (route, identity) = b.identities(route, of.count)?;
         Ok(Shortcut { layer, h, route, identity: Some(identity), of })
     }
 
-    /// Adds the experts' output to the stream.
+    /// Adds the experts' output to the stream `x`.
     fn add(self, b: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, ArchError> {
         if let Some(identity) = self.identity {
             let inputs = b.scale_heads(self.h, identity)?;

@@ -1,4 +1,4 @@
-//! `maincoder`: Maincoder. Like `llama`, with norms of each query and key head after RoPE.
+//! `maincoder`: Maincoder. Like `llama`, but each query and key head is normalised after RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

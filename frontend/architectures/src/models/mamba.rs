@@ -1,4 +1,4 @@
-//! `mamba`: Mamba and Falcon Mamba: layers of a selective state space only
+//! `mamba`: Mamba and Falcon Mamba. Each layer is a selective state space; there are no networks
 //! ([`crate::layers::mamba`]).
 
 use ixc_ir::graph::ValueId;

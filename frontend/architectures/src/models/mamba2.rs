@@ -1,4 +1,4 @@
-//! `mamba2`: Mamba-2: layers of a selective state space and nothing else
+//! `mamba2`: Mamba-2. Each layer is a selective state space; there are no networks
 //! ([`crate::layers::mamba2`]).
 
 use ixc_ir::graph::ValueId;

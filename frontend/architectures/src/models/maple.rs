@@ -1,6 +1,6 @@
-//! `maple`: Maple. Most layers have a window, and only these have RoPE. All layers have experts,
-//! whose weights are a softmax divided by the sum of the selected ones. Their gates and up have a
-//! limit.
+//! `maple`: Maple. Most layers have an attention window, and only these have RoPE. All layers have
+//! experts, whose weights are a softmax divided by the sum of the selected weights. Gates and up
+//! products of experts have a limit.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, RopeLayers, Style, decoder};

@@ -1,5 +1,5 @@
-//! `mellum`: Mellum 2. Experts like `qwen3moe`. Three layers of four may have a window; their RoPE
-//! then is not scaled.
+//! `mellum`: Mellum 2. Experts are like those of `qwen3moe`. Three of every four layers may have an
+//! attention window; RoPE in these layers is not scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

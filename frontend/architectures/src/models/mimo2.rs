@@ -1,6 +1,6 @@
-//! `mimo2`: MiMo-V2-Flash. Layers with a window have sinks and more key heads than others. Values
-//! are shorter than keys, and the output of attention has a factor. Tensors show which layers have
-//! experts.
+//! `mimo2`: MiMo-V2-Flash. Layers with an attention window have sinks and more key heads than other
+//! layers. Values are shorter than keys, and a factor multiplies the output of attention. A layer
+//! has experts if the file has its router.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;

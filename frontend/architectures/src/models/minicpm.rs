@@ -1,5 +1,5 @@
-//! `minicpm`: MiniCPM. Embeddings, outputs of blocks, and logits are scaled. Older files have no
-//! keys for this, and mean the model of 2 billion parameters.
+//! `minicpm`: MiniCPM. Constant factors scale embeddings, outputs of blocks, and logits. Older
+//! files have no keys for these; the factors of the model with 2 billion parameters then apply.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
@@ -7,16 +7,16 @@ use crate::hyper::{Defaults, Scales, Widths};
 
 const STYLE: Style = Style::LLAMA;
 
-/// `scale_emb` of the released models.
+/// `scale_emb` of the released models: the factor on embeddings.
 const EMBEDDING: f64 = 12.0;
-/// `scale_depth` of the released models. Divided by the root of the number of layers, it is the
-/// factor on outputs of blocks.
+/// `scale_depth` of the released models. Divided by the square root of the number of layers, it is
+/// the factor on outputs of blocks.
 const DEPTH: f64 = 1.4;
-/// `dim_model_base` of the released models. Logits are divided by the ratio of a model's width to
-/// it.
+/// `dim_model_base` of the released models. Logits are divided by the model's width over this
+/// number.
 const BASE_WIDTH: f64 = 256.0;
 
-/// Returns the scales of older files, which have no keys for them.
+/// Returns the scales for older files, which have no keys for them.
 pub(super) fn scales(of: &Widths) -> Scales {
     Scales {
         embedding: EMBEDDING,

@@ -1,6 +1,6 @@
-//! `minicpm3`: MiniCPM 3. Latent attention ([`crate::layers::mla`]) with the scales of `minicpm`.
-//! Keys and values of all heads are one matrix. Norms of latent rows have another epsilon than the
-//! other norms; files have no key for it.
+//! `minicpm3`: MiniCPM 3. It has latent attention ([`crate::layers::mla`]) and the scales of
+//! `minicpm`. Keys and values of all heads have one matrix. The epsilon of norms of latent rows
+//! differs from that of other norms; files have no key for it.
 
 use super::minicpm;
 use crate::architecture::Architecture;
@@ -11,8 +11,8 @@ use crate::layers::mla::decoder;
 
 const STYLE: Style = Style::NEOX;
 
-/// Epsilon of the norms of latent rows: the default of the norms' class, whatever the configuration
-/// has.
+/// Epsilon of the norms of latent rows. It is the default of transformers' class, whatever epsilon
+/// the configuration states.
 const LATENT_EPS: f64 = 1e-6;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

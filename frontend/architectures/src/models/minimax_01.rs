@@ -1,7 +1,7 @@
-//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1. Seven layers of eight have linear attention with
-//! constant decays ([`crate::layers::lightning_attention`]). The others have attention, with RoPE
-//! on half of a head. All networks are experts. Blocks add their output to their normalised input
-//! times a factor, rather than to the stream.
+//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1. Seven of every eight layers have linear attention
+//! with constant decays ([`crate::layers::lightning_attention`]). The eighth has attention, with
+//! RoPE on half of each head. All networks are experts. The output of a block is added to its
+//! normalised input times a factor, rather than to the stream.
 
 use ixc_ir::graph::ValueId;
 
@@ -27,7 +27,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         },
         adjust: |keys, hyper| {
             lightning_attention::set_layers(keys, hyper)?;
-            // The factor of this model is on the inputs of blocks, so outputs are not scaled.
+            // This model's `residual_scale` is a factor on the inputs of blocks, so the usual
+            // factor on outputs is 1.
             hyper.scales.residual = 1.0;
             Ok(())
         },

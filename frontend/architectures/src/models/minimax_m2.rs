@@ -1,4 +1,4 @@
-//! `minimax-m2`: MiniMax-M2. All heads of a row are normalised together, RoPE rotates half of a
+//! `minimax-m2`: MiniMax-M2. All heads of a row are normalised together, RoPE rotates half of each
 //! head, and experts are selected by sigmoids with a bias.
 
 use ixc_ir::graph::attrs::RouteScore;

@@ -1,15 +1,16 @@
-//! `minimax-m3`: MiniMax-M3. Normalised heads, gates like gpt-oss, and a dense network in the first
-//! layers. Other layers have shared experts, and attention over blocks of positions that an indexer
-//! selects (transformers `minimax_m3_vl`, llama.cpp `minimax-m3.cpp`).
+//! `minimax-m3`: MiniMax-M3. Each head is normalised, gates are like those of gpt-oss, and the
+//! first layers have a dense network. The other layers have routed and shared experts, and
+//! attention over blocks of positions that an indexer selects (transformers `minimax_m3_vl`,
+//! llama.cpp `minimax-m3.cpp`).
 //!
 //! ```text
-//! // one key; a query for each key head g
+//! // one key head; a query head for each key head g of attention
 //! k = rope(norm(indexer.k_proj h)),  q[g] = rope(norm(indexer.q_proj h))
-//! // by head: local blocks, and those with the highest q[g] . k of a position
+//! // for each g: the last blocks, and the blocks with the highest q[g] . k of a position
 //! attention over index.top_k(q, _, k) {block, local}
 //! ```
 //!
-//! If the selection covers the whole context, the indexer has no effect and is left out.
+//! If the indexer would select the whole context, it has no effect and is left out.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
@@ -33,23 +34,23 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-M3",
     defaults: Defaults {
         score: RouteScore::Sigmoid,
-        // The indexer selects blocks up to the block that contains the row.
+        // The indexer selects no block after the row's own block, so attention must be causal.
         adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL
     },
     build: decoder,
 };
 
-/// Key of the positions of a block.
+/// Key of the number of positions in a block.
 const BLOCK: &str = "attention.indexer.block_size";
 const TOP_K: &str = "attention.indexer.top_k";
 
-/// Indexer whose heads select blocks of positions, each for the key head with its number.
+/// Indexer whose heads each select blocks of positions. Head g selects for key head g of attention.
 ///
 /// ```text
-/// // each head selects top_k blocks of this size for itself
+/// // number of positions in a block; each head selects blocks of top_k positions in total
 /// minimax-m3.attention.indexer.block_size   = 128
-/// // of these, the last blocks up to a row's own
+/// // number of last blocks, including the row's own, that are always selected
 /// minimax-m3.attention.indexer.local_blocks = 1
 /// ```
 struct BlockIndex {
@@ -57,21 +58,19 @@ struct BlockIndex {
     heads: u64,
     /// Elements of a query and of a key.
     key_length: u64,
-    /// Positions of the selected blocks.
+    /// Total number of positions in the blocks that a head selects.
     top_k: u64,
-    /// Positions of a block.
+    /// Number of positions in a block.
     block: u64,
-    /// Number of selected blocks that are always the last ones, up to and including the row's
-    /// block.
+    /// Number of last blocks, including the row's own block, that are always selected.
     local: u64,
-    /// Whether each layer has the indexer; other layers attend to all positions.
+    /// Whether each layer has the indexer. Layers without it attend to all positions.
     own: Vec<bool>,
 }
 
 impl BlockIndex {
-    /// Reads the keys of such an indexer. Returns `None` if the selected blocks cover the whole
-    /// context, because the indexer then has no effect. Layers with experts have it (llama.cpp,
-    /// `minimax-m3.cpp`).
+    /// Reads the indexer's keys. Returns `None` if it would always select the whole context. Layers
+    /// with experts have the indexer (llama.cpp, `minimax-m3.cpp`).
     fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<BlockIndex>, GgufError> {
         let Some(block) = keys.optional(BLOCK, 1, MAX_CONTEXT)? else { return Ok(None) };
         let count = keys.required_size(TOP_K, 1, MAX_CONTEXT)?;
@@ -103,7 +102,7 @@ impl BlockIndex {
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let index = BlockIndex::read(&b.keys(), &b.hyper.layers, b.hyper.context_length)?;
-    // The indexer is left out if it would always select all blocks.
+    // The graph has no indexer, because it would always select all blocks.
     if index.is_none() {
         for layer in 0..b.hyper.layers.len() {
             for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {
@@ -127,7 +126,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Builds the blocks of positions that each key head of a layer attends to, selected from
+/// Builds the blocks of positions that each key head of a layer attends to. `h` are the layer's
 /// normalised rows.
 fn select_blocks(b: &mut Builder<'_>, layer: usize, h: ValueId, index: &BlockIndex) -> Result<ValueId, ArchError> {
     let BlockIndex { heads, key_length, top_k, block, local, .. } = *index;

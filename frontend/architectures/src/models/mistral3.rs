@@ -1,5 +1,5 @@
-//! `mistral3`: Ministral 3 and Devstral 2. Queries are multiplied by a factor that grows with the
-//! position, in steps of the original context.
+//! `mistral3`: Ministral 3 and Devstral 2. A factor on queries grows with the position, once every
+//! original context length.
 
 use ixc_ir::graph::attrs::TemperatureAttrs;
 

@@ -1,4 +1,4 @@
-//! `mistral4`: Mistral Small 4. Like `deepseek2`.
+//! `mistral4`: Mistral Small 4. Its layers are those of `deepseek2`.
 
 use super::deepseek2;
 use crate::architecture::Architecture;

@@ -1,24 +1,25 @@
-//! `mistral-large4`: Mistral Large 4. Latent attention ([`crate::layers::mla`]) over positions that
-//! an indexer selects, with queries made from the stream. Layers may use the selection and the
-//! latent rows of an earlier layer. Queries of attention and of the indexer have a temperature for
-//! each head. Experts are selected by a softmax, from some of their groups, next to a shared
-//! expert. The first layers are dense, and logits have a cap (transformers `mistral_large4`).
+//! `mistral-large4`: Mistral Large 4. It has latent attention ([`crate::layers::mla`]) over
+//! positions that an indexer selects. Queries are made from the layer's input, without a short row.
+//! A layer may use the selection and the latent rows of an earlier layer. Queries of attention and
+//! of the indexer have a temperature for each head. Experts are selected by a softmax, from some of
+//! the groups of experts; a shared expert is added. The first layers are dense, and logits have a
+//! soft limit (transformers `mistral_large4`).
 //!
-//! No GGUF file of this model is known: keys and tensors are those of `glm-dsa`, and the additional
-//! ones below.
+//! No GGUF file of this model is known. The keys and tensors are those of `glm-dsa`, and the
+//! additional ones below.
 //!
 //! ```text
-//! // without RoPE, a layer caches only the latent row
+//! // whether each layer has RoPE; layers without it cache no rotated part of the key
 //! mistral-large4.attention.rope_pattern     = [true, true, true, false]
-//! // layers whose latent rows a layer uses
+//! // for each layer, the layer whose latent rows it uses
 //! mistral-large4.attention.kv_source_layers = [0, 1, 0, 3]
-//! // queries times bias + weight * ln(1 + position), a number each for a head
+//! // factor on queries of each head: bias + weight * ln(1 + position)
 //! blk.N.attn_temperature.weight, .bias
-//! // the same for queries of the indexer
+//! // the same factor for queries of the indexer
 //! blk.N.indexer.temperature.weight, .bias
 //! // a layer norm before indexer.attn_q_b
 //! blk.N.indexer.q_norm.weight, .bias
-//! // exp(-alpha) of LeRoPE, which multiplies frequencies by exp(alpha)
+//! // divisors of frequencies: exp(-alpha) of LeRoPE, which multiplies them by exp(alpha)
 //! rope_freqs.weight
 //! ```
 

@@ -1,5 +1,5 @@
-//! Registry of architectures, by family. Each file is one architecture. Its module comment lists
-//! the differences from other architectures.
+//! Registry of architectures, grouped by family. Each file has one architecture, and its module
+//! comment lists the differences from other architectures.
 
 mod afmoe;
 mod apertus;

@@ -1,8 +1,8 @@
-//! `modern-bert`: ModernBERT and embedding models made from it (GTE, Granite Embedding 2). Layer
-//! norms precede blocks, except the first attention, whose input is the normalised embedding. RoPE
-//! pairs are half a head apart, and gate and up are one matrix. Every third layer, beginning with
-//! the first, attends to the whole text, with its own RoPE base. The others have a window before
-//! and after each row.
+//! `modern-bert`: ModernBERT and embedding models made from it (GTE, Granite Embedding 2). A layer
+//! norm precedes each block, except the first attention, whose input is the normalised embedding.
+//! RoPE pairs are half a head apart, and the gate and up matrices are stored as one matrix. Every
+//! third layer, beginning with the first, attends to the whole text and has its own RoPE base. The
+//! other layers have a window before and after each row.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 

@@ -1,8 +1,8 @@
-//! `mpt`: MPT. Layer norms without biases, and a network without a gate. It has ALiBi
-//! (`attention.max_alibi_bias`) or a table of positions (`position_embd`). Queries, keys and values
-//! are clamped to a limit if files have one (`attention.clamp_kqv`). Rows of all heads go through
-//! layer norms if files have them (`attn_q_norm`, `attn_k_norm`). The activation is GELU with the
-//! error function, as in training; llama.cpp approximates it.
+//! `mpt`: MPT. It has layer norms without biases, and a network without a gate. It has ALiBi
+//! (`attention.max_alibi_bias`) or a table of positions (`position_embd`). If files have
+//! `attention.clamp_kqv`, queries, keys and values are clamped to it. If files have `attn_q_norm`
+//! and `attn_k_norm`, layer norms normalise all heads of a row together. The activation is GELU
+//! with the error function, as in training; llama.cpp approximates it.
 
 use ixc_ir::graph::Unary;
 
@@ -10,7 +10,8 @@ use crate::architecture::Architecture;
 use crate::decoder::{CLAMP_KQV, HeadNorm, Style, clamped_projections, decoder, embed_with_positions};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
-/// Norms of rows of all heads, of the type of the stream's norms, if the file has the weights.
+/// Norms of all heads of a row together, of the type of the stream's norms. They apply if the file
+/// has the weights.
 const HEAD_NORM: HeadNorm = HeadNorm {
     rows: |b, x, of| match b.has(&of.norm) {
         true => b.norm_of_rows(x, &of.norm, of.width, b.hyper.norm_eps),
@@ -21,7 +22,7 @@ const HEAD_NORM: HeadNorm = HeadNorm {
 
 const STYLE: Style =
     Style { head_norm: HEAD_NORM, linear: clamped_projections, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
-/// Name of the table of positions.
+/// Name of the table of positions, which the file may lack.
 const POSITIONS: &str = "position_embd.weight";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

@@ -1,6 +1,6 @@
-//! `muse-glimmer`: Muse Glimmer, dense. Embeddings are normalised. Three layers of four have a
-//! window, and only these have RoPE. A gate multiplies the output of attention, and a norm precedes
-//! and follows each block.
+//! `muse-glimmer`: Muse Glimmer, dense. Embeddings are normalised. Three of every four layers have
+//! an attention window, and only these have RoPE. A gate multiplies the output of attention, and a
+//! norm precedes and follows each block.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -14,7 +14,7 @@ use crate::hyper::{Defaults, Windows};
 const POST_EPS: f64 = 1e-8;
 
 const STYLE: Style = Style {
-    // The norm has a weight if the file has one.
+    // The norm of heads has a weight only if the file has one.
     head_norm: HeadNorm {
         before: |b, x, of| match b.has(&of.norm) {
             true => b.rms_norm(x, &of.norm, of.length),
@@ -54,7 +54,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Adds the output `y` of a block to the stream, after a norm.
+/// Adds the output `y` of a block, after the norm `norm`, to the stream `x`.
 fn add_normed(b: &mut Builder<'_>, x: ValueId, y: ValueId, norm: &str) -> Result<ValueId, ArchError> {
     let y = b.rms_norm_of(y, norm, b.hyper.embedding_length, POST_EPS)?;
     b.add(y, x)

@@ -1,6 +1,6 @@
-//! `nanbeige`: Nanbeige 4.2. Llama with layers that are repeated (`num_loops`), each time with
-//! their own keys and values. The last norm is also applied between repetitions, unless files
-//! disable this (`skip_loop_final_norm`).
+//! `nanbeige`: Nanbeige 4.2. It is Llama with layers that are computed several times (`num_loops`),
+//! each time with their own KV caches. The last norm is also applied between repetitions, unless
+//! files disable this (`skip_loop_final_norm`).
 
 use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::GgufError;
@@ -23,7 +23,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 /// Key of the number of times that the layers are computed.
 const LOOPS: &str = "num_loops";
 
-/// Repetition of the layers.
+/// Number of repetitions of the layers, and the norm between repetitions.
 struct Loops {
     /// Number of times that the layers are computed.
     count: u64,
@@ -32,7 +32,7 @@ struct Loops {
 }
 
 impl Loops {
-    /// Reads the keys of a file with this number of layers.
+    /// Reads the keys of a file with `layers` layers.
     fn read(keys: &Keys<'_>, layers: usize) -> Result<Loops, GgufError> {
         let most = (MAX_ROUNDED / layers as u64).max(1);
         Ok(Loops {

@@ -1,10 +1,10 @@
-//! `nanochat`: nanochat. Norms have no weights; there is one after the embedding, too. Queries and
+//! `nanochat`: nanochat. Norms have no weights, and one also follows the embedding. Queries and
 //! keys are normalised after RoPE. The network has no gate; its activation is the square of ReLU.
-//! Logits have a cap (transformers `nanochat`).
+//! Logits have a soft limit (transformers `nanochat`).
 //!
-//! No GGUF file of this model is known. Its RoPE rotates in the opposite direction. Files here have
-//! the second half of each head's rows of `attn_q` and `attn_k` before the first, which makes the
-//! rotation the usual one.
+//! No GGUF file of this model is known. Its RoPE rotates in the opposite direction. Our conversion
+//! swaps the two halves of each head's rows in `attn_q` and `attn_k`, which makes the rotation the
+//! usual one.
 
 use ixc_ir::graph::Unary;
 

@@ -1,5 +1,5 @@
-//! `nemotron`: Nemotron 4 and Minitron, dense. Layer norms, and a network without a gate, whose
-//! activation is the square of ReLU.
+//! `nemotron`: Nemotron 4 and Minitron, dense. It has layer norms, and a network without a gate,
+//! whose activation is the square of ReLU.
 
 use ixc_ir::graph::Unary;
 

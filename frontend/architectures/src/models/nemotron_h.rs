@@ -1,5 +1,6 @@
-//! `nemotron_h`: Nemotron-H and Nemotron Nano 2. Each layer is one part after one norm: Mamba-2,
-//! attention without RoPE, or a network without a gate, whose activation is the square of ReLU.
+//! `nemotron_h`: Nemotron-H and Nemotron Nano 2. Each layer is one block after one norm. The block
+//! is Mamba-2, attention without RoPE, or a network without a gate, whose activation is the square
+//! of ReLU.
 
 use ixc_ir::graph::{Unary, ValueId};
 

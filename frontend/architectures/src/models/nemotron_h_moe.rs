@@ -1,6 +1,6 @@
-//! `nemotron_h_moe`: Nemotron 3. Layers of `nemotron_h`, with experts, selected by sigmoids with a
-//! bias, next to a shared expert. In larger models experts have a narrower input than the shared
-//! expert and the router.
+//! `nemotron_h_moe`: Nemotron 3. Layers are like those of `nemotron_h`, but with experts, which are
+//! selected by sigmoids with a bias. A shared expert is added. In larger models, routed experts
+//! take narrower rows than the shared expert and the router.
 
 use ixc_ir::graph::attrs::RouteScore;
 

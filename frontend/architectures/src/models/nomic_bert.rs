@@ -1,5 +1,5 @@
 //! `nomic-bert`: Nomic Embed 1 and 1.5. Like `bert`, but with RoPE instead of a table of positions,
-//! with a gated network, and without biases of matrices.
+//! a gated network, and matrices without biases.
 //!
 //! ```text
 //! x = norm(token_embd[id] + token_types[0])

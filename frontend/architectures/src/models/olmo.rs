@@ -1,5 +1,5 @@
-//! `olmo`: OLMo 1. Layer norms without weights. Queries, keys and values are clamped to a limit if
-//! files have one (`attention.clamp_kqv`).
+//! `olmo`: OLMo 1. Layer norms have no weights. If files have `attention.clamp_kqv`, queries, keys
+//! and values are clamped to it.
 
 use crate::architecture::Architecture;
 use crate::decoder::{CLAMP_KQV, Style, clamped_projections, decoder};

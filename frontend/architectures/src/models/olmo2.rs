@@ -1,5 +1,6 @@
-//! `olmo2`: OLMo 2 and 3. Norms only follow blocks, and all heads of a row are normalised together.
-//! In OLMo 3, three layers of four have a window; their RoPE is not scaled.
+//! `olmo2`: OLMo 2 and 3. Norms follow blocks, and none precedes them. All heads of a row are
+//! normalised together. In OLMo 3, three of every four layers have an attention window; RoPE in
+//! these layers is not scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, PostNorms, Style, decoder};

@@ -1,18 +1,19 @@
-//! `olmo-hybrid`: OLMo Hybrid. Three layers of four have linear attention by the gated delta rule
-//! ([`crate::layers::gated_delta_net`]), with rates up to 2, and norms like Llama. The other layers
-//! have attention like OLMo 2, with norms only after blocks. Released models have no RoPE there
-//! (transformers `olmo_hybrid`).
+//! `olmo-hybrid`: OLMo Hybrid. Three of every four layers have linear attention by the gated delta
+//! rule ([`crate::layers::gated_delta_net`]), with update rates up to 2. A norm precedes each of
+//! their blocks, as in Llama. The fourth layer has attention like OLMo 2, with norms only after
+//! blocks. It has no RoPE in released models (transformers `olmo_hybrid`).
 //!
-//! No GGUF file of this model is known. Keys are those of `granitehybrid` and `qwen3next`, and
-//! `ssm.beta_scale`. Tensors are also theirs, but with separate projections.
+//! No GGUF file of this model is known. The keys are those of `granitehybrid` and `qwen3next`, plus
+//! `ssm.beta_scale`. The tensors are also those of these architectures, except that the projections
+//! below are separate.
 //!
 //! ```text
-//! // 0 in a layer with linear attention
+//! // key and value heads; 0 in a layer with linear attention
 //! olmo-hybrid.attention.head_count_kv = [0, 0, 0, 30, ...]
 //! olmo-hybrid.rope.scaling.finetuned  = false                // without RoPE
-//! // factor on rates (linear_allow_neg_eigval)
+//! // factor on update rates (linear_allow_neg_eigval)
 //! olmo-hybrid.ssm.beta_scale    = 2.0
-//! // also in linear attention; ssm_conv1d has their channels, one after the other
+//! // also in linear attention; ssm_conv1d has the channels of q, then k, then v
 //! blk.N.attn_q, .attn_k, .attn_v
 //! ```
 
@@ -29,15 +30,15 @@ use crate::layers::gated_delta_net::{DeltaNetStyle, mixer};
 
 const LINEAR: Style = Style::NEOX;
 const ATTENTION: Style = olmo2::STYLE;
-/// Epsilons of the norm of results, and of the squared lengths of queries and keys, whatever
-/// epsilon other norms have (the numbers are from transformers).
+/// Linear attention of this model. The epsilons of its norm and of the squared lengths of queries
+/// and keys are constants in transformers, whatever epsilon other norms have.
 const MIXER: DeltaNetStyle = DeltaNetStyle {
     norm_eps: Some(1e-5),
     unit_eps: Some(1e-6),
     separate_qkv: true,
     ..DeltaNetStyle::usual(KeyHeads::Grouped, Unary::Silu)
 };
-/// Key of the factor on rates of the delta rule.
+/// Key of the factor on update rates of the delta rule.
 const RATE: &str = "ssm.beta_scale";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

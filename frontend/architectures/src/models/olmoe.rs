@@ -1,5 +1,5 @@
-//! `olmoe`: OLMoE. All heads of a row are normalised together. Weights of experts are a softmax
-//! over all, not normalised again.
+//! `olmoe`: OLMoE. All heads of a row are normalised together. The weights of experts are a softmax
+//! over all experts, not divided by the sum of the selected weights.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

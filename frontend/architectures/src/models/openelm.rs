@@ -1,7 +1,7 @@
-//! `openelm`: OpenELM. Numbers of heads and widths of networks differ by layer (arrays
+//! `openelm`: OpenELM. The numbers of heads and the widths of networks differ by layer (arrays
 //! `attention.head_count`, `attention.head_count_kv` and `feed_forward_length`). Queries, keys and
-//! values are one matrix, and each query and key head is normalised before RoPE. The output matrix
-//! is the embedding table. (Apple's `modeling_openelm.py`.)
+//! values have one matrix, and each query and key head is normalised before RoPE. The output matrix
+//! is the embedding table (Apple's `modeling_openelm.py`).
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,7 +1,7 @@
-//! `opt`: OPT. Like `gpt2`, with ReLU. The table of positions has no rows before the first
-//! position: folders have two, which are removed. A model with norms after blocks and with another
-//! width than its embeddings (OPT-350M) is not supported. No converter writes such files; keys are
-//! GPT-2's.
+//! `opt`: OPT. Like `gpt2`, but with ReLU. In folders, the table of positions begins with two rows
+//! that belong to no position; our conversion removes them. OPT-350M is not supported: its norms
+//! follow blocks, and its embeddings are narrower than the stream. No converter writes such files;
+//! the keys are those of GPT-2.
 
 use ixc_ir::graph::Unary;
 

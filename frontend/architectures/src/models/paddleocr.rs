@@ -1,5 +1,6 @@
 //! `paddleocr`: the text part of PaddleOCR-VL. Like ERNIE 4.5, with RoPE pairs half a head apart.
-//! RoPE's sections assign pairs to dimensions of an image's position, which are equal in text.
+//! The sections of RoPE, which assign pairs to dimensions of a position in an image, have no
+//! effect: in text, all dimensions are equal.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

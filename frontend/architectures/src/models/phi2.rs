@@ -1,4 +1,4 @@
-//! `phi2`: Phi-1.5 and Phi-2. Attention and network are parallel, after one layer norm, and the
+//! `phi2`: Phi-1.5 and Phi-2. Attention and the network are parallel, after one layer norm, and the
 //! network has no gate.
 
 use ixc_ir::graph::Unary;

@@ -1,7 +1,8 @@
 //! `phimoe`: Phi-3.5 with experts. It has layer norms and biases, and the router SparseMixer. The
-//! weight of each of the two experts is its part in a softmax over the remaining experts with
-//! similar scores. The authors' code does the same. In llama.cpp the weights are a softmax over all
-//! experts, normalised over the selected ones, which differs from training.
+//! router selects two experts, one after the other. Each weight is the expert's share of a softmax
+//! over the experts that are not yet selected and have similar logits. The authors' code does the
+//! same. In llama.cpp, the weights are a softmax over all experts, divided by the sum of the
+//! selected weights, which differs from training.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,5 +1,5 @@
-//! `plamo`: PLaMo 1. Like `llama`, with attention and network in parallel after one norm, and RoPE
-//! pairs half a head apart.
+//! `plamo`: PLaMo 1. Like `llama`, but attention and the network are parallel after one norm, and
+//! RoPE pairs are half a head apart.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,18 +1,18 @@
-//! `plamo2`: PLaMo 2. A norm precedes and follows each block. A few layers have attention, with a
-//! norm for each head. The others have a selective state space, with one decay for each head. Its
-//! gates and values alternate by head; keys, queries and steps are made from its values and
-//! normalised.
+//! `plamo2`: PLaMo 2. A norm precedes and follows each block. A few layers have attention, with
+//! norms of query and key heads. The other layers have a selective state space, with one decay for
+//! each head. In its input projection, gates and values alternate by head. Keys, queries and step
+//! sizes are made from the values and normalised.
 //!
 //! ```text
-//! z, x    = each head's halves of ssm_in h
+//! z, x    = the two halves of each head of ssm_in h
 //! x       = silu(conv(x))
-//! b, c, s = norms of the parts of ssm_x x
-//! y       = ssm_scan(x, b, c, ssm_dt s)          // one key for all heads
+//! b, c, s = ssm_x x, split into three parts, each normalised
+//! y       = ssm_scan(x, b, c, ssm_dt s)          // all heads share one key
 //! ssm_out (silu(z) * y)
 //! ```
 //!
-//! The model's own code limits attention to a window of 2,048 positions; folders have this window.
-//! GGUF files lack it, and llama.cpp has none.
+//! The model's own code limits attention to a window of 2,048 positions, and our conversion of
+//! folders keeps this. GGUF files state no window, and llama.cpp has none.
 
 use ixc_ir::graph::ValueId;
 
@@ -29,7 +29,7 @@ const STYLE: Style = Style {
     fused_gate: true,
     ..Style::NEOX
 };
-/// Name of the norm after a mixer.
+/// Name of the norm after attention or a state space.
 const NORM: &str = "post_attention_norm";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -55,7 +55,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Builds state space and output matrix on normalised rows.
+/// Builds the state space on normalised rows, including its output matrix.
 fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, key_length: state, value_length, .. } = b.ssm()?;
@@ -68,7 +68,8 @@ fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId,
     let x = b.short_conv(&format!("conv.{layer}"), x, &name("ssm_conv1d.weight"), inner, taps)?;
     let x = b.optional_bias(x, &name("ssm_conv1d.bias"), inner)?;
     let x = b.silu(x)?;
-    // The length of the row for step sizes has no key; it follows from the matrix.
+    // Files have no key for the length of the row that step sizes are made from. It follows from
+    // the matrix.
     let rows = b.rows(&name("ssm_x.weight")).unwrap_or(0);
     let rank = rows.saturating_sub(2 * state).max(1);
     let all = b.linear(x, &name("ssm_x"), inner, 2 * state + rank, Bias::Optional)?;
@@ -79,7 +80,7 @@ fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId,
     let key = part("ssm_b_norm.weight", 0, state)?;
     let query = part("ssm_c_norm.weight", state, state)?;
     let step = part("ssm_dt_norm.weight", 2 * state, rank)?;
-    // The bias of `ssm_dt` is a weight of the scan op.
+    // The bias of `ssm_dt` is not added here: it is a weight of the scan op.
     let matrix = b.weight(&name("ssm_dt.weight"), &[heads, rank])?;
     let step = b.matmul(step, matrix)?;
     let rows =

@@ -1,5 +1,6 @@
 //! `plamo3`: PLaMo 3. A norm precedes and follows each block, and query and key heads are
-//! normalised. Seven layers of eight have a window; their RoPE is not scaled.
+//! normalised. Seven of every eight layers have an attention window; RoPE in these layers is not
+//! scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, PostNorms, Style, decoder};

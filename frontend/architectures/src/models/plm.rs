@@ -1,9 +1,9 @@
-//! `plm`: PLM. Latent attention ([`crate::layers::mla`]), with queries made from the stream, and a
-//! network without a gate, whose activation is the square of ReLU. The output matrix is the
-//! embedding table.
+//! `plm`: PLM. It has latent attention ([`crate::layers::mla`]), with queries made from the layer's
+//! input, and a network without a gate, whose activation is the square of ReLU. The output matrix
+//! is the embedding table.
 //!
 //! ```text
-//! // keys and values: attn_kv_b
+//! // keys and values are made from latent rows by attn_kv_b
 //! x += attn_output attention(attn_q norm(x), latent row of norm(x))
 //! x += ffn_down max(ffn_up norm(x), 0)^2
 //! ```

@@ -1,10 +1,10 @@
-//! `qwen`: Qwen 1, and the text part of Qwen-VL. Like `llama`, with RoPE pairs half a head apart,
-//! and one matrix with a bias for queries, keys and values. `feed_forward_length` of files is the
-//! sum of gate and up.
+//! `qwen`: Qwen 1, and the text part of Qwen-VL. Like `llama`, but RoPE pairs are half a head
+//! apart, and queries, keys and values have one matrix with a bias. `feed_forward_length` in files
+//! is the sum of the widths of gate and up.
 //!
-//! For texts longer than in training (8,192 positions; 2,048 in the first files), the model's own
-//! code changes RoPE's base and multiplies queries by a logarithm of their position. Neither this
-//! graph nor llama.cpp does so.
+//! The model was trained on texts of up to 8,192 positions (2,048 in the first files). For longer
+//! texts, its own code changes RoPE's base and multiplies queries by a logarithm of their position.
+//! Neither this graph nor llama.cpp does so.
 
 use ixc_model_files::gguf::GgufError;
 
@@ -21,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Sets the width of networks to half of the stated sum of gate and up.
+/// Sets the width of networks to half of the key's value, which is the sum for gate and up.
 fn halve_networks(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     for layer in &mut hyper.layers {
         if !layer.feed_forward.is_multiple_of(2) {

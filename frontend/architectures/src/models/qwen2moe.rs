@@ -1,6 +1,7 @@
-//! `qwen2moe`: Qwen1.5 and Qwen2 with experts. Attention like `qwen2`. Weights of experts are a
-//! softmax over all, not normalised again, and a gated shared expert is added. Layers without a
-//! router are dense. Layers of checkpoints with `qkv_bias: false` have no biases.
+//! `qwen2moe`: Qwen1.5 and Qwen2 with experts. Attention is like that of `qwen2`. The weights of
+//! experts are a softmax over all experts, not divided by the sum of the selected weights. A gated
+//! shared expert is added. Layers without a router are dense. Checkpoints with `qkv_bias: false`
+//! have no biases.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder, gated_shared_expert};

@@ -1,5 +1,6 @@
-//! `qwen2vl`: the text part of Qwen2-VL and Qwen2.5-VL. Like `qwen2`. RoPE's sections assign pairs
-//! to dimensions of an image's position, which are equal in text.
+//! `qwen2vl`: the text part of Qwen2-VL and Qwen2.5-VL. Like `qwen2`. The sections of RoPE, which
+//! assign pairs to dimensions of a position in an image, have no effect: in text, all dimensions
+//! are equal.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, biased_projections, decoder};

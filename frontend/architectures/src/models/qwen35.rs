@@ -1,9 +1,9 @@
-//! `qwen35`: the dense models of Qwen3.5 and later. Layers of linear attention; every fourth layer
-//! has gated attention.
+//! `qwen35`: the dense models of Qwen3.5 and later. Every fourth layer has attention with a gate;
+//! the other layers have linear attention.
 //!
-//! In files, key heads alternate in the order of value heads. Between neighbouring value heads of
-//! one key head lies one value head of each other key head. RoPE's sections assign pairs to
-//! dimensions of an image's position, which are equal in text.
+//! Files store value heads in an order in which consecutive value heads use consecutive key heads:
+//! value head `h` uses key head `h mod key heads`. The sections of RoPE, which assign pairs to
+//! dimensions of a position in an image, have no effect: in text, all dimensions are equal.
 
 use ixc_ir::graph::attrs::KeyHeads;
 

@@ -1,5 +1,5 @@
-//! `qwen35moe`: Qwen3.5 and later with experts. Mixers like `qwen35`, and a gated shared expert
-//! next to routed experts.
+//! `qwen35moe`: Qwen3.5 and later with experts. Attention and linear attention are those of
+//! `qwen35`. A gated shared expert is added to the routed experts.
 
 use ixc_ir::graph::attrs::KeyHeads;
 

@@ -1,6 +1,6 @@
-//! `qwen3moe`: Qwen3 with experts. Attention like `qwen3`. The router is a softmax over all
-//! experts; weights of the selected ones are divided by their sum. Layers without a router are
-//! dense (`mlp_only_layers` and `decoder_sparse_step` of checkpoints).
+//! `qwen3moe`: Qwen3 with experts. Attention is like that of `qwen3`. The router is a softmax over
+//! all experts; the weights of the selected experts are divided by their sum. Layers without a
+//! router are dense (`mlp_only_layers` and `decoder_sparse_step` of checkpoints).
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

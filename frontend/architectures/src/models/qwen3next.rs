@@ -1,5 +1,5 @@
-//! `qwen3next`: Qwen3-Next. Like `qwen35moe`, but adjacent value heads share a key head, and
-//! projections are fused by key head.
+//! `qwen3next`: Qwen3-Next. Like `qwen35moe`, but adjacent value heads share a key head, and files
+//! interleave several projections by key head.
 
 use ixc_ir::graph::attrs::KeyHeads;
 

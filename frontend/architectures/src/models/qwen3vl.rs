@@ -1,5 +1,5 @@
-//! `qwen3vl`: the text part of Qwen3-VL. Like `qwen3`. RoPE's sections assign pairs to dimensions
-//! of an image's position, which are equal in text.
+//! `qwen3vl`: the text part of Qwen3-VL. Like `qwen3`. The sections of RoPE, which assign pairs to
+//! dimensions of a position in an image, have no effect: in text, all dimensions are equal.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,5 +1,5 @@
-//! `qwen3vlmoe`: the text part of Qwen3-VL with experts. Like `qwen3moe`, with the differences of
-//! `qwen3vl`.
+//! `qwen3vlmoe`: the text part of Qwen3-VL with experts. Like `qwen3moe`; the sections of RoPE have
+//! no effect, as in `qwen3vl`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

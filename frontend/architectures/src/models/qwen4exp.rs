@@ -1,24 +1,26 @@
-//! `qwen4exp`: Qwen3.8-Flash-Next. Mixers and experts like `qwen35moe`, with sigmoids as gates of
-//! linear attention. The residual has several streams, weighted element by element. The last tokens
-//! together select rows of a table (llama.cpp `qwen4exp.cpp`, transformers `qwen4_exp`).
+//! `qwen4exp`: Qwen3.8-Flash-Next. Attention, linear attention and experts are like those of
+//! `qwen35moe`, but the gates of linear attention are sigmoids. It has several residual streams,
+//! weighted element by element. One layer also takes rows of a table that the last tokens together
+//! select (llama.cpp `qwen4exp.cpp`, transformers `qwen4_exp`).
 //!
 //! ```text
-//! n = norm of each stream
-//! block's input = mean over streams of sigmoid(up silu(down n / streams)) * n
+//! n = each stream, normalised
+//! input of a block = mean over streams of sigmoid(up silu(down n / streams)) * n
 //! stream k += 2 sigmoid((inject n)[k] / streams) * output of the block
 //! ```
 //!
-//! Before its mixer, one layer also takes rows of a table, selected by a token and those before it
-//! (`ngram`). For each stream a gate multiplies their value, and a convolution of all streams'
-//! values is added.
+//! Before its attention, one layer adds rows of a table to the streams. A hash of a token and the
+//! preceding tokens selects the rows (n-gram embeddings, `ngrams`). A value is made from the rows,
+//! and a gate for each stream multiplies it. A convolution of the gated values is added to them.
 //!
-//! Attention is over runs of positions that an indexer selects, and over those after the last whole
-//! run. The key of a run is the mean of its positions' keys, normalised and rotated by the first
-//! position. Queries of all heads have the same weight.
+//! An indexer selects runs of consecutive positions, over which attention goes. Positions after the
+//! last complete run are always included. The key of a run is the mean of its positions' keys,
+//! normalised, and rotated by the run's first position. All query heads of the indexer have the
+//! same weight.
 //!
 //! ```text
 //! k = rope(rms_norm(mean of indexer.k_proj h)),  q = rope(rms_norm(indexer.q_proj h))
-//! attention over index.top_k(q, 1 for each head, k)
+//! attention over index.top_k(q, a weight of 1 for each head, k)
 //! ```
 
 mod ngrams;
@@ -57,29 +59,30 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
             let made = derived_tensors(&gguf, name)?;
             gguf.with(made)
         },
-        // The rows of a table that tokens select depend on tokens before them.
+        // The rows of the n-gram table depend on preceding tokens, so attention must be causal.
         adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL
     },
     build,
 };
 
-/// Name of the weights of positions in a run: zeros, which no file has.
+/// Name of the logits of positions in a run: zeros, which no file has, so they are derived.
 const MEAN: &str = "mean";
-/// Name of the norm of an indexer's keys, whose length is that of a key.
+/// Name ending of the norm of an indexer's keys. Its length is that of a key.
 const KEY_NORM: &str = "indexer.k_norm.weight";
-/// Name of the table whose rows tokens select.
+/// Name of the table of n-gram embeddings.
 const TABLE: &str = "per_layer_token_embd.weight";
-/// Names of the convolution's taps, and of their f32 form for files with f16 taps.
+/// Name endings of the convolution's taps in the file, and of the taps as f32, derived if the file
+/// has another format.
 const TAPS: &str = "ple_conv1d.weight";
 const TAPS_IN_SINGLES: &str = "ple_conv1d.singles";
 
-/// Residual streams that are weighted element by element.
+/// Sizes of residual streams that are weighted element by element.
 #[derive(Clone, Copy)]
 struct WeightedStreams {
     /// Number of streams.
     count: u64,
-    /// Length of the row from which weights of elements are made.
+    /// Length of the short row from which the weights of elements are made.
     rank: u64,
 }
 
@@ -115,8 +118,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.output(x)
 }
 
-/// Builds the positions that a layer attends to, from its normalised rows; `None` in a layer
-/// without an indexer.
+/// Builds the positions that a layer attends to, from its normalised rows `h`. Returns `None` in a
+/// layer without an indexer.
 fn select_positions(
     b: &mut Builder<'_>,
     layer: usize,
@@ -125,7 +128,7 @@ fn select_positions(
 ) -> Result<Option<ValueId>, ArchError> {
     let name = |part: &str| format!("blk.{layer}.indexer.{part}");
     let Some(&Indexer { heads, key_length, top_k, run, .. }) = indexer.filter(|index| index.own[layer]) else {
-        // Files may have unused tensors.
+        // Files may have tensors of an indexer that they do not use.
         for part in ["q_proj", "k_proj", "q_norm", "k_norm", MEAN] {
             b.leave_out(&name(&format!("{part}.weight")));
         }
@@ -133,7 +136,7 @@ fn select_positions(
     };
     let (width, rope) = (b.hyper.embedding_length, b.hyper.rope.clone());
     let q = b.linear(h, &name("q_proj"), width, heads * key_length, Bias::Optional)?;
-    // The same weight for all heads does not change the selection.
+    // The selection needs the same weight for all heads; its value does not matter.
     let w = b.slice(q, 0, heads)?;
     let w = b.scale(w, 0.0)?;
     let w = b.sigmoid(w)?;
@@ -141,7 +144,7 @@ fn select_positions(
     let q = b.rms_norm(q, &name("q_norm.weight"), key_length)?;
     let q = b.rope_by(q, &rope, STYLE.pairs, RopePositions::TOKENS)?;
     let k = b.linear(h, &name("k_proj"), width, key_length, Bias::Optional)?;
-    // With equal weights, the result is the mean.
+    // All logits are 0, so `compress` gives the mean of the keys.
     let gate = b.scale(k, 0.0)?;
     let (state, mean) = (format!("compressor.{layer}"), name(&format!("{MEAN}.weight")));
     let k =
@@ -153,7 +156,8 @@ fn select_positions(
     b.index_top_k(&format!("index.{layer}"), &index).map(Some)
 }
 
-/// Builds the concatenated streams `x` after a block.
+/// Builds a block: its input from the streams `x`, then `block`, then the addition of its output to
+/// each stream.
 fn wrap_block(
     b: &mut Builder<'_>,
     name: &str,
@@ -173,7 +177,7 @@ fn wrap_block(
     b.add(y, x)
 }
 
-/// Builds normalised streams, and the input of a block from them.
+/// Builds the normalised streams, and the input of a block. Returns both.
 fn input(
     b: &mut Builder<'_>,
     name: &str,
@@ -192,7 +196,7 @@ fn input(
     Ok((n, hyper_connections::mean(b, weighted, count)?))
 }
 
-/// Adds the table rows that tokens select to the streams `x`.
+/// Adds n-gram embeddings of the tokens to the streams `x`.
 fn add_table_rows(
     b: &mut Builder<'_>,
     layer: usize,
@@ -240,14 +244,14 @@ fn add_table_rows(
     b.add(y, x)
 }
 
-/// Derives tensors that files lack.
+/// Returns tensors that files lack, derived from constants or from other tensors.
 fn derived_tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = taps_in_singles(gguf)?;
     made.extend(zeros(gguf, architecture)?);
     Ok(made)
 }
 
-/// Derives zeros for each position of a run, in layers with an indexer.
+/// Returns the logits of positions in a run, which are zeros, for each layer with an indexer.
 fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     let Some(run) = runs::length(gguf, architecture) else { return Ok(made) };
@@ -265,7 +269,8 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufErro
     Ok(made)
 }
 
-/// Derives f32 taps if a file has f16 ones: converters treat them as a matrix.
+/// Returns the convolution's taps as f32, if the file has them in another format. Converters treat
+/// taps as a matrix and may write f16.
 fn taps_in_singles(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {

@@ -1,6 +1,6 @@
-//! `refact`: Refact. Like `llama`, with ALiBi instead of RoPE, and one key head for all query
-//! heads. The converter writes no key for the slopes; files may have one
-//! (`attention.max_alibi_bias`).
+//! `refact`: Refact. Like `llama`, but with ALiBi instead of RoPE, and one key head for all query
+//! heads. The converter writes no key for ALiBi's slopes, but files may have
+//! `attention.max_alibi_bias`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,6 +1,6 @@
-//! `rwkv6`: RWKV-6 "Finch". Instead of attention, each head has a state with decays computed from
-//! each token ([`crate::layers::rwkv6`]). Networks use the square of ReLU and are gated by their
-//! rows.
+//! `rwkv6`: RWKV-6 "Finch". Instead of attention, each head has a recurrent state whose decays are
+//! computed from each token ([`crate::layers::rwkv6`]). The network's activation is the square of
+//! ReLU, and a gate computed from its input multiplies its output.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -22,7 +22,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let keys = b.keys();
     rwkv::check_shifts(&keys, 2)?;
-    // If the key is 0 or absent, the stream is never halved.
+    // If the key is 0 or absent, the stream is never divided by 2.
     let halving_period = keys.optional("rescale_every_n_layers", 0, MAX_COUNT)?.filter(|&period| period > 0);
     let width = b.hyper.embedding_length;
     let mut x = b.embed()?;

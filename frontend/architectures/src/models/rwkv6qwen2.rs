@@ -1,5 +1,6 @@
-//! `rwkv6qwen2`: QRWKV6. Qwen2.5 with the states of RWKV-6 ([`crate::layers::rwkv6`]) instead of
-//! attention. Groups of heads share keys and values. RMS norms, and gated networks.
+//! `rwkv6qwen2`: QRWKV6. It is Qwen2.5 with the recurrent states of RWKV-6 instead of attention
+//! ([`crate::layers::rwkv6`]). Groups of heads share keys and values. It keeps RMS norms and gated
+//! networks.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,6 +1,6 @@
-//! `rwkv7`: RWKV-7 "Goose". Instead of attention, each head has a state that every token changes by
-//! a delta rule ([`crate::layers::rwkv7`]). Networks use the square of ReLU, and mix each row with
-//! the previous one.
+//! `rwkv7`: RWKV-7 "Goose". Instead of attention, each head has a recurrent state that every token
+//! changes by a delta rule ([`crate::layers::rwkv7`]). Networks mix each row with the previous row;
+//! their activation is the square of ReLU.
 
 use ixc_ir::graph::ValueId;
 

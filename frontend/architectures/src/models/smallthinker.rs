@@ -1,6 +1,6 @@
-//! `smallthinker`: SmallThinker. The router takes the stream before attention, so that the
-//! selection of experts is known early, and gates go through ReLU. Three layers of four have a
-//! window and RoPE; the first of every four has neither.
+//! `smallthinker`: SmallThinker. The router takes the stream before attention, so that experts are
+//! selected early. Gates go through ReLU. Three of every four layers have an attention window and
+//! RoPE; the first of the four has neither.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};

@@ -6,7 +6,8 @@ use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
 use crate::hyper::{Defaults, Hyper, Keys, ROPE_PATTERN};
 
-/// Period of layers without RoPE, the last of each period, in files without the key.
+/// Period of layers without RoPE, for files without the key. The last layer of each period has no
+/// RoPE.
 const PERIOD: usize = 4;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -16,7 +17,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &Style::LLAMA),
 };
 
-/// Leaves out RoPE in the last layer of each period.
+/// Disables RoPE in the last layer of each period, unless the file lists the layers with RoPE.
 fn disable_rope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     if !keys.has(ROPE_PATTERN) {
         hyper.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD).for_each(|layer| layer.has_rope = false);

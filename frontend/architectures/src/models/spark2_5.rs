@@ -1,6 +1,6 @@
-//! `spark2_5`: Spark X2.5. Like `llama`. A sigmoid for each head gates the output of attention.
-//! Some layers have a window, with their own RoPE on a part of each head. Gates go through GELU
-//! with the error function, as in the model's configuration (`gelu`).
+//! `spark2_5`: Spark X2.5. Like `llama`, but a sigmoid for each head gates the output of attention.
+//! Some layers have an attention window; their own RoPE rotates a part of each head. Gates go
+//! through GELU with the error function, as in the model's configuration (`gelu`).
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};

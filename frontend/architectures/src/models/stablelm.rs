@@ -1,5 +1,5 @@
-//! `stablelm`: StableLM. Layer norms. The model of 12 billion parameters normalises each query and
-//! key head, and has attention and network in parallel.
+//! `stablelm`: StableLM. It has layer norms. The model of 12 billion parameters normalises each
+//! query and key head, and its attention and network are parallel.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,4 +1,4 @@
-//! `starcoder`: SantaCoder and StarCoder. Like `gpt2`, with one key head for all query heads.
+//! `starcoder`: SantaCoder and StarCoder. Like `gpt2`, but all query heads share one key head.
 
 use super::gpt2;
 use crate::architecture::Architecture;

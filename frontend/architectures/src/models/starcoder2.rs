@@ -1,4 +1,4 @@
-//! `starcoder2`: StarCoder 2. Layer norms, biases, and a network without a gate.
+//! `starcoder2`: StarCoder 2. It has layer norms, biases, and a network without a gate.
 
 use ixc_ir::graph::Unary;
 

@@ -1,7 +1,7 @@
-//! `step35`: Step-3.5 and 3.7 Flash. Layers without a window have fewer heads and rotate half of
-//! each. A gate for each head multiplies the output of attention. Experts are selected by sigmoids
-//! with a bias, next to a shared expert, and in some layers activations of gates have a limit.
-//! Tensors show which layers have experts.
+//! `step35`: Step-3.5 and 3.7 Flash. Layers without an attention window have fewer heads, and RoPE
+//! rotates half of each head. A gate for each head multiplies the output of attention. Experts are
+//! selected by sigmoids with a bias; a shared expert is added. In some layers, activations of gates
+//! have a limit. A layer has experts if the file has its router.
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
@@ -33,8 +33,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Halves the rotated part of heads in layers without a window, whose frequencies alone are
-/// divided.
+/// Halves the number of rotated elements in layers without a window. Only their frequencies are
+/// divided by `rope_freqs.weight`.
 fn adjust_rope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     let dims = hyper.rope.dims;
     if !dims.is_multiple_of(4) {

@@ -1,10 +1,10 @@
-//! `talkie`: Talkie. Norms have no weights. Queries and keys are normalised after RoPE, and queries
-//! of each head are multiplied by a number. Every layer also adds the normalised embedding, times a
+//! `talkie`: Talkie. Norms have no weights. Queries and keys are normalised after RoPE, and a gain
+//! for each head multiplies the queries. Each layer also adds the normalised embedding, times a
 //! number.
 //!
 //! ```text
 //! e = norm(token_embd[id])
-//! // q, k, v from norm(x); g: attn_q_norm
+//! // q, k, v are products with norm(x); g is attn_q_norm
 //! y = attention(g[head] * norm(rope q), norm(rope k), v)
 //! x += attn_output.scale * attn_output y
 //! x += ffn_down.scale * ffn_down (silu(ffn_gate norm(x)) * ffn_up norm(x))
@@ -21,7 +21,7 @@ use crate::decoder::{HeadNorm, Style, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Norms, head_length};
 
-/// Norms after RoPE. Queries of each head are also multiplied by a number; keys are not.
+/// Norms after RoPE. A gain for each head multiplies the queries, but not the keys.
 const HEAD_NORM: HeadNorm = HeadNorm {
     after: |b, x, of| match of.queries && b.has(&of.norm) {
         true => b.norm_with_gains(x, of.layer, of.heads, of.length),
@@ -62,8 +62,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Derives rows of norm weights from the numbers of heads: each number is repeated for each element
-/// of its head.
+/// Derives the gains of query heads as norm weights: the gain of each head is repeated for each
+/// element of the head.
 fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     const FILE_NAME: &str = "attn_q_norm.weight";
     let length = head_length(gguf, architecture)?;

@@ -1,5 +1,5 @@
-//! `vaultgemma`: VaultGemma. Like Gemma 2, without norms after blocks (transformers `vaultgemma`).
-//! No GGUF file of this model is known.
+//! `vaultgemma`: VaultGemma. Like Gemma 2, but without norms after blocks (transformers
+//! `vaultgemma`). No GGUF file of this model is known.
 
 use super::gemma2;
 use crate::architecture::Architecture;

@@ -1,4 +1,4 @@
-//! `xverse`: XVERSE. Same graph as `llama`.
+//! `xverse`: XVERSE. Its graph is the same as that of `llama`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

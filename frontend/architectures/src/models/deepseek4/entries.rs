@@ -1,47 +1,49 @@
-//! Keys of attention over a window and compressed entries (DeepSeek-V4).
+//! Keys of attention over a window and over compressed entries (DeepSeek-V4).
 
 use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::GgufError;
 
 use crate::hyper::{Keys, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
 
-/// Attention over the last positions, and over compressed entries of earlier ones.
+/// Sizes of attention over a window of positions and over compressed entries of earlier positions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EntryKeys {
-    /// Positions of an entry for each layer; 0 in a layer without entries.
+    /// Number of positions in an entry, for each layer; 0 in a layer without entries.
     pub ratios: Vec<u64>,
-    /// Rotary embedding of layers with entries.
+    /// RoPE of layers with entries.
     pub rope: Rope,
     /// Length of the row from which queries are made.
     pub query_rank: u64,
-    /// Groups of heads of equal size. Each group is projected to a row before the output matrix.
+    /// Number of groups of heads, all of equal size. A matrix projects each group to a short row
+    /// before the output matrix.
     pub output_groups: u64,
-    /// Length of this row.
+    /// Length of a group's short row.
     pub output_rank: u64,
-    /// Leading layers whose experts are listed in a table by token.
+    /// Number of first layers in which a table lists the experts of each token id.
     pub listed_layers: u64,
-    /// Indexer that selects entries if they overlap; `None` if the context has room for no more
-    /// entries than it would select.
+    /// Indexer that selects among overlapping entries. `None` if the context has no more entries
+    /// than it would select.
     pub index: Option<EntryIndex>,
 }
 
-/// Indexer of entries.
+/// Sizes of the indexer that selects entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryIndex {
-    /// Query heads.
+    /// Number of query heads of the indexer.
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
-    /// Entries that a token attends to, if there are more.
+    /// Number of entries that the indexer selects.
     pub top_k: u64,
 }
 
-/// Positions of an entry in layers whose entries overlap; an indexer selects among them.
+/// Number of positions in an entry that overlaps with its neighbours. Layers with such entries have
+/// the indexer.
 pub(super) const OVERLAP_RATIO: u64 = 4;
 
 impl EntryKeys {
-    /// Reads the keys of a file with entries. `context` is its context, `rope` the RoPE of its
-    /// other layers.
+    /// Reads the keys of a file with entries. `rope` is the RoPE of layers without entries, and
+    /// `context` is the model's context length.
     pub(super) fn read(keys: &Keys<'_>, layers: usize, rope: &Rope, context: u64) -> Result<EntryKeys, GgufError> {
         const RATIOS: &str = "attention.compress_ratios";
         let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
@@ -49,7 +51,8 @@ impl EntryKeys {
             if ratios.contains(&OVERLAP_RATIO) { EntryIndex::read(keys, context / OVERLAP_RATIO)? } else { None };
         let base =
             keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
-        // YaRN's magnitude on rotated elements is left out.
+        // The op multiplies rotated elements by YaRN's magnitude, which this model does not have.
+        // The factor cancels it.
         let stated = keys.rope_factor()?;
         let attn_factor = match rope.scaling {
             RopeScaling::Yarn | RopeScaling::YarnUntruncated => stated / (1.0 + 0.1 * rope.factor.ln()),
@@ -68,7 +71,7 @@ impl EntryKeys {
 }
 
 impl EntryIndex {
-    /// Reads the keys of an indexer; `entries` is the maximum number of entries in the context.
+    /// Reads the keys of the indexer. `entries` is the maximum number of entries in the context.
     fn read(keys: &Keys<'_>, entries: u64) -> Result<Option<EntryIndex>, GgufError> {
         let top_k = keys.required_size("attention.indexer.top_k", 1, MAX_CONTEXT)?;
         if entries <= top_k {

@@ -1,12 +1,12 @@
-//! Keys of embeddings that the last tokens select together (n-gram embeddings).
+//! Keys of n-gram embeddings: rows of a table that the last tokens together select.
 //!
 //! ```text
-//! qwen4exp.ple.layers            = [1]       // the layer that takes them
-//! qwen4exp.ple.ngram_size        = 3         // maximum tokens of an n-gram
-//! qwen4exp.ple.heads_per_ngram   = 8         // rows for each length, from 2 on
-//! qwen4exp.ple.conv_kernel       = 4         // taps of the convolution, every ngram_size tokens
-//! qwen4exp.ple.layer_multipliers = [u64; 3]  // hash of ids (ir/src/ngram.rs)
-//! // offsets and sizes of the parts of a table, and the id that ends a text
+//! qwen4exp.ple.layers            = [1]       // the layer that adds the embeddings
+//! qwen4exp.ple.ngram_size        = 3         // maximum number of tokens in an n-gram
+//! qwen4exp.ple.heads_per_ngram   = 8         // number of rows for each n-gram length from 2 on
+//! qwen4exp.ple.conv_kernel       = 4         // taps of the convolution, ngram_size tokens apart
+//! qwen4exp.ple.layer_multipliers = [u64; 3]  // factors in the hash of token ids (ir/src/ngram.rs)
+//! // first row and number of rows of each hash in the table, and the token id that ends a text
 //! qwen4exp.ple.head_offsets, qwen4exp.ple.head_vocab_sizes, qwen4exp.ple.eos_token_id
 //! qwen4exp.embedding_length_per_layer_input = 160    // elements of a row
 //! ```
@@ -16,29 +16,30 @@ use ixc_model_files::gguf::{GgufError, Value};
 
 use crate::hyper::{Keys, MAX_TAPS, MAX_WIDTH};
 
-/// Maximum number of rows for a length: eight times that of any model. Each row is an op of the
-/// graph.
+/// Maximum number of rows for one n-gram length: eight times that of any model. The graph has an op
+/// for each row, so the number must be bounded.
 const MAX_ROWS: u64 = 64;
-/// Maximum number of rows before a row, which is the op's limit.
+/// Maximum number of preceding tokens that the convolution reaches. The op has the same limit.
 const MAX_BEFORE: u64 = 12;
 
-/// Rows of a table that the last tokens select together.
+/// Sizes and hashes of n-gram embeddings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ngrams {
-    /// Layer that takes the n-gram rows.
+    /// Layer that adds the embeddings.
     pub layer: u64,
-    /// Elements of a row.
+    /// Number of elements in a row of the table.
     pub length: u64,
-    /// Hashes that select each row of a token.
+    /// Hashes; each selects a row of the table.
     pub hashes: Vec<Hash>,
-    /// Taps of the convolution after the n-gram rows.
+    /// Number of taps of the convolution over the gated values.
     pub taps: u64,
-    /// Tokens between consecutive taps.
+    /// Number of tokens between consecutive taps.
     pub dilation: u64,
 }
 
 impl Ngrams {
-    /// Reads the keys of a file with this number of layers; `None` without such a layer.
+    /// Reads the keys, for a model with `layers` layers. Returns `None` if no layer adds n-gram
+    /// embeddings.
     pub(super) fn read(keys: &Keys<'_>, layers: usize, vocabulary: u64) -> Result<Option<Ngrams>, GgufError> {
         const LAYERS: &str = "ple.layers";
         const SIZES: &str = "ple.head_vocab_sizes";
@@ -88,7 +89,7 @@ impl Ngrams {
     }
 }
 
-/// Returns the first numbers of an array; each is at most `most`.
+/// Returns the first `count` numbers of an array. Each must be at most `most`.
 fn numbers(keys: &Keys<'_>, key: &str, count: usize, most: u64) -> Result<Vec<u64>, GgufError> {
     let name = keys.name(key);
     let Some(value) = keys.metadata.get(&name) else { return Err(keys.metadata.missing(&name, "array of u64")) };

@@ -1,8 +1,7 @@
-//! Keys (metadata of a file) of an indexer in which a run of consecutive positions shares one
-//! indexer key.
+//! Keys of an indexer in which the positions of a run share one key.
 //!
 //! ```text
-//! // positions, by layer; 0 without an indexer
+//! // number of positions in a run, by layer; 0 means no indexer
 //! qwen4exp.attention.compress_ratios = [0, 4, 0, 4]
 //! ```
 
@@ -12,8 +11,8 @@ use crate::hyper::{INDEXER_HEADS, Indexer, Keys, Layer, MAX_RUN, Runs};
 
 const RATIOS: &str = "attention.compress_ratios";
 
-/// Reads the keys of a file's indexer for these layers, and contexts of this length. `None` if no
-/// layer has one.
+/// Reads the keys of a file's indexer. `of` are the model's layers, and `context` is its context
+/// length. Returns `None` if no layer has an indexer.
 pub(super) fn indexer(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
     if !keys.has(INDEXER_HEADS) {
         return Ok(None);
@@ -24,8 +23,8 @@ pub(super) fn indexer(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Opt
     }
 }
 
-/// Returns the positions that share a key, and the layers with an indexer. `None` without such
-/// layers.
+/// Returns the number of positions in a run, and the layers with an indexer. Returns `None` without
+/// such layers.
 fn runs(keys: &Keys<'_>, layers: usize) -> Result<Option<Runs>, GgufError> {
     if !keys.has(RATIOS) {
         return Ok(None);
@@ -40,7 +39,8 @@ fn runs(keys: &Keys<'_>, layers: usize) -> Result<Option<Runs>, GgufError> {
     Ok(Some(Runs { key: RATIOS, length: Some(run), own: Some(own) }))
 }
 
-/// Returns the number of positions that share a key. Faults are reported when the keys are read.
+/// Returns the number of positions in a run; `None` if the key is missing or invalid. [`indexer`]
+/// reports the error.
 pub(super) fn length(gguf: &Gguf, architecture: &str) -> Option<u64> {
     let name = format!("{architecture}.{RATIOS}");
     let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };
