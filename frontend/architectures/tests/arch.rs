@@ -1,4 +1,4 @@
-//! Architectures: refused files, and builds of the golden models.
+//! Tests of architectures: files that are refused, and models of the golden files.
 
 #[path = "arch/indices.rs"]
 mod indices;
@@ -27,7 +27,7 @@ fn bad_models_are_refused_with_the_key_or_tensor() {
     let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
     for line in manifest.lines().skip(1) {
         let columns: Vec<_> = line.split('\t').collect();
-        // No file here has all tensors of a model, so none of them builds.
+        // None of these files has all tensors of a model, so no graph can be built.
         let Ok(gguf) = Gguf::open(&dir.join(columns[0])) else { continue };
         let error = ixc_architectures::build(&gguf).unwrap_err();
         let text = error.to_string();
@@ -62,7 +62,7 @@ fn a_small_model_builds_and_ties_its_output() {
         .build()
         .unwrap();
     assert_eq!((model.hyper.layers[0].heads, model.hyper.layers[1].heads), (4, 2));
-    // A bias always belongs to a matrix.
+    // A bias is used only with a matrix, and each matrix may have one.
     let model = small().tensor("blk.0.attn_output.bias", 0, &[8]).build().unwrap();
     assert_eq!(model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::AddBias).count(), 1);
 }
@@ -190,7 +190,7 @@ fn golden_models_build_or_are_refused_by_name() {
         match ixc_architectures::build(&gguf) {
             Ok(model) => {
                 built += 1;
-                // The graph uses all tensors except those of layers that only draft.
+                // The graph uses all tensors, except those of draft layers.
                 let layers = model.hyper.layers.len();
                 let drafts = |name: &str| {
                     (0..model.hyper.draft_layers).any(|i| name.starts_with(&format!("blk.{}.", layers as u64 + i)))
@@ -212,7 +212,7 @@ fn golden_models_build_or_are_refused_by_name() {
     assert!(built >= 31, "{built}");
 }
 
-/// Tests properties without a key in files, and keys that switch features of a model.
+/// Tests defaults of architectures for missing keys, and keys that switch features of a model.
 #[test]
 fn architecture_defaults_replace_missing_keys() {
     let gemma = |layers: u32| {
@@ -239,8 +239,8 @@ fn architecture_defaults_replace_missing_keys() {
         let model = all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims)).build().unwrap();
         model.hyper.layers[0].attention_scale
     };
-    // Scores are divided by the root of a head's length; in the model of 62 layers, by the root of
-    // its share of the width.
+    // Scores are divided by the square root of a key's length. In the model with 62 layers, the
+    // divisor is the square root of the stream's width over the number of heads.
     assert_eq!((gemma(6), gemma(62)), (1.0 / 8f64.sqrt(), 1.0 / 2f64.sqrt()));
     for (model, expected) in [
         (
@@ -266,7 +266,8 @@ fn architecture_defaults_replace_missing_keys() {
                 "gemma3",
                 &[("attention.sliding_window", 4u32.into()), ("attention.key_length_swa", 4u32.into())],
             ),
-            // Heads of layers with a window may have other sizes, which tensors must match.
+            // Heads of layers with a window may have other sizes, so tensors must have other
+            // shapes.
             "tensor \"blk.0.attn_q.weight\" has dimensions [8, 8]; must be [8, 16]",
         ),
         (
@@ -291,8 +292,8 @@ fn architecture_defaults_replace_missing_keys() {
     }
 }
 
-/// `feed_forward_length` of Qwen 1 is the sum of gate and up. Its files may have the epsilon key of
-/// layer norms, unlike other models with RMS norms.
+/// Tests that `feed_forward_length` of Qwen 1 is the sum for gate and up. Its files may state the
+/// epsilon of layer norms, although its norms are RMS norms.
 #[test]
 fn feed_forward_length_of_qwen_counts_gate_and_up() {
     let qwen = |length: u32| {
@@ -317,7 +318,7 @@ fn feed_forward_length_of_qwen_counts_gate_and_up() {
     assert!(error.contains("even: that of gates and up together"), "{error}");
 }
 
-/// Tests ALiBi by a key or by a property of the architecture; RoPE is then off.
+/// Tests that ALiBi comes from a key or from the architecture, and that RoPE is then off.
 #[test]
 fn alibi_slopes_come_from_key_or_architecture() {
     let of = |model: Small| {
@@ -339,7 +340,7 @@ fn alibi_slopes_come_from_key_or_architecture() {
         Some(6.0)
     );
     assert_eq!(of(known("jais", None)), (Some(0.0), 0));
-    // Only the Baichuan model with 40 layers has ALiBi.
+    // Only the Baichuan model with 40 layers has ALiBi by default.
     assert_eq!(of(known("baichuan", None)), (Some(0.0), 4));
     assert_eq!(of(known("baichuan", Some(8.0))), (Some(8.0), 0));
     let parts: Vec<_> = small().tensors.into_iter().filter(|(name, ..)| name.starts_with("blk.0.")).collect();
@@ -357,8 +358,8 @@ fn alibi_slopes_come_from_key_or_architecture() {
     }
 }
 
-/// The error for an unknown architecture has some similar names and the number of all, in a
-/// readable line.
+/// Tests that the error for an unknown architecture is a readable line. It lists some similar names
+/// and the number of all architectures.
 #[test]
 fn unknown_architecture_error_lists_similar_names() {
     let count = ixc_architectures::architectures().count();
@@ -372,8 +373,8 @@ fn unknown_architecture_error_lists_similar_names() {
     }
 }
 
-/// Tests keys of limits of queries, keys and values, caps of routers, repeated layers, groups of
-/// experts, and norms without weights.
+/// Tests keys of several models: limits of queries, keys and values, soft limits of routers,
+/// repeated layers, groups of experts, and norms without weights.
 #[test]
 fn keys_of_older_models_are_checked() {
     let experts = |changes: &[(&'static str, ixc_model_files::gguf::Value)]| {
@@ -405,7 +406,7 @@ fn keys_of_older_models_are_checked() {
             "key \"grovemoe.experts_per_group\" is 3; must be a power of two that divides expert_count, 4",
         ),
         (experts(&[("experts_per_group", 2u32.into())]), "key \"grovemoe.expert_group_scale\" is missing"),
-        // Architectures without norm weights need none, and refuse them.
+        // Architectures without norm weights need none. If a file has one, it is refused.
         (
             as_architecture("olmo", &[("attention.layer_norm_epsilon", 1e-5f32.into())]),
             "tensor \"output_norm.weight\" is not used by architecture olmo",
@@ -416,12 +417,12 @@ fn keys_of_older_models_are_checked() {
         let text = model.refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
-    // Changes after a number of positions are not supported.
+    // Grok's context ends where its attention scores would change, as that is not supported.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models");
     let model = |name: &str| ixc_architectures::build(&ixc_architectures::open(&golden.join(name)).unwrap()).unwrap();
     let context = |name: &str| model(name).hyper.context_length;
     assert_eq!([context("grok.gguf"), context("grok-2.gguf")], [512, 384]);
-    // Each repetition of a layer has its own keys and values.
+    // Each repetition of the layers has its own KV caches.
     let repeated = model("nanbeige.gguf");
     assert_eq!(repeated.module.states.len(), 3 * repeated.hyper.layers.len());
 }
@@ -434,7 +435,8 @@ fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value
     })
 }
 
-/// Gemma 2's first files have no keys for its caps; in other files 0 means none.
+/// Tests the soft limits of Gemma 2. Its first files have no keys for them; in other files, 0 means
+/// no limit.
 #[test]
 fn missing_softcap_keys_default_to_released_values() {
     let caps = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -447,7 +449,8 @@ fn missing_softcap_keys_default_to_released_values() {
     assert_eq!(caps(&stated), (0.0, 7.0));
 }
 
-/// The converter of models with latent attention omits keys that are false.
+/// Tests the key for dividing experts' weights by their sum. The converter of models with latent
+/// attention omits keys that are false.
 #[test]
 fn expert_weight_normalisation_follows_the_file_key() {
     let normalised = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -503,7 +506,7 @@ fn expert_weight_normalisation_follows_the_file_key() {
     }
 }
 
-/// Layer norms use their own epsilon if a file has both.
+/// Tests that layer norms use their own epsilon if a file has both epsilons.
 #[test]
 fn layer_norms_use_their_own_epsilon() {
     let eps = |name: &'static str| {

@@ -1,4 +1,4 @@
-//! Architectures with special keys: supported values, and refused ones.
+//! Tests of architectures with keys of their own: supported values, and values that are refused.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use ixc_ir::graph::{Dim, Op, OpKind, Operand, Recurrent, Unary};
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Array, Gguf, Value};
 
-/// Returns a golden model's keys and tensors of zeros. Some keys are changed, or removed if their
-/// value is an empty array; a tensor may be removed.
+/// Returns a golden model with its keys, and with zeros in all tensors. Keys in `keys` are changed,
+/// or removed if their value is an empty array. The tensor `without` is removed.
 fn changed(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> Gguf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/models/{name}.gguf"));
     let golden = Gguf::open(&path).unwrap();
@@ -32,7 +32,7 @@ fn refused(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> String 
     error.to_string().strip_prefix("m.gguf: ").unwrap().to_owned()
 }
 
-/// In OpenELM, heads and widths differ by layer.
+/// Tests that head counts and widths differ by layer in OpenELM.
 #[test]
 fn layers_differ_in_heads_and_widths() {
     let layers = built("openelm", &[]).hyper.layers;
@@ -40,7 +40,8 @@ fn layers_differ_in_heads_and_widths() {
     assert_eq!(of, [(4, 2, 48), (6, 3, 80), (6, 2, 96)]);
 }
 
-/// DeepSeek-OCR's decoder rotates whole heads and has no window, whatever its files state.
+/// Tests that DeepSeek-OCR's decoder rotates whole heads and has no window, whatever its files
+/// state.
 #[test]
 fn deepseek_ocr_ignores_keys_it_does_not_use() {
     let hyper = built("deepseek2-ocr", &[]).hyper;
@@ -48,7 +49,7 @@ fn deepseek_ocr_ignores_keys_it_does_not_use() {
     assert!(hyper.layers.iter().all(|layer| layer.window.is_none()));
 }
 
-/// The base of RoPE grows by an alpha, depending on the length of heads.
+/// Tests that `rope.scaling.alpha` increases the base of RoPE, depending on the length of heads.
 #[test]
 fn rope_base_is_scaled_by_alpha() {
     let base = |alpha: f32| built("hunyuan_vl", &[("hunyuan_vl.rope.scaling.alpha", alpha.into())]).hyper.rope.base;
@@ -60,12 +61,12 @@ fn rope_base_is_scaled_by_alpha() {
     );
 }
 
-/// Layers of two stacks are counted each time that they are computed, with separate keys and
-/// values.
+/// Tests that each computation of a layer in HRM's two stacks is counted and has its own KV cache.
 #[test]
 fn hrm_stacks_have_separate_states_per_pass() {
     let Model { hyper, module, .. } = built("hrm_text", &[]);
-    // Two cycles compute the two layers of the lower stack twice, then those of the upper one.
+    // In each of two cycles, the two layers of the lower stack are computed twice, then those of
+    // the upper stack once.
     assert_eq!((hyper.layers.len(), module.states.len()), (4, 2 * (2 * 2 + 2)));
     assert_eq!(
         refused("hrm_text", &[("hrm_text.block_count", 11u32.into())], None),
@@ -78,7 +79,7 @@ fn hrm_stacks_have_separate_states_per_pass() {
     assert_eq!(refused("hrm_text", &[], Some("hrm.z_l_init")), "tensor \"hrm.z_l_init\" is missing");
 }
 
-/// Chameleon's image tokens, if the vocabulary has them, have no logits.
+/// Tests that Chameleon's image tokens, if the vocabulary has them, cannot be generated.
 #[test]
 fn chameleon_image_tokens_have_no_logits() {
     let words = |at: usize| if (4..60).contains(&at) { format!("IMGIMG{at}Z") } else { format!("w{at}") };
@@ -97,15 +98,15 @@ fn chameleon_image_tokens_have_no_logits() {
     assert_eq!(last(&changed("chameleon", &[], None)), OpKind::Matmul);
 }
 
-/// Each layer must have the tensor `layer_output_scale`, a scalar.
+/// Tests that each layer must have the tensor `layer_output_scale`, which is one number.
 #[test]
 fn layer_output_scale_is_required_in_each_layer() {
     let missing = "blk.1.layer_output_scale.weight";
     assert_eq!(refused("talkie", &[], Some(missing)), format!("tensor \"{missing}\" is missing"));
 }
 
-/// Checks that the number of RWKV's heads follows from the size of a row, whatever the file states.
-/// Each layer has a recurrent state.
+/// Checks that the number of RWKV's heads follows from the size of a head, whatever head count the
+/// file states. Each layer has a recurrent state.
 #[test]
 fn heads_of_rwkv_follow_from_their_size() {
     let Model { hyper, module, .. } = built("rwkv7", &[]);
@@ -113,7 +114,7 @@ fn heads_of_rwkv_follow_from_their_size() {
     let states: Vec<_> = module.states.iter().filter(|state| state.name.starts_with("wkv")).collect();
     assert!(states.iter().all(|state| state.fields[0].dims == [3, 16, 16].map(Dim::Fixed)));
     assert_eq!(states.len(), hyper.layers.len());
-    // Only RWKV-6 halves the stream, here after each layer.
+    // Only RWKV-6 divides the stream by 2, here after each layer.
     let halved = |model: &Model| {
         let scales = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Unary(Unary::Scale));
         scales.filter(|op| op.attr("factor").float() == 0.5).count()
@@ -136,8 +137,9 @@ fn heads_of_rwkv_follow_from_their_size() {
     }
 }
 
-/// States are a matrix for each head, and the last row of each part that mixes a row with the
-/// previous one. RWKV-7 removes what it finds; RWKV-6 reads rows before the state's update.
+/// Tests the states of RWKV's layers: a matrix for each head, and the last row of each block that
+/// mixes rows with previous rows. Only RWKV-7 has the delta rule; only RWKV-6 reads rows before the
+/// state's update.
 #[test]
 fn rwkv_states_are_head_matrices_and_last_rows() {
     for (name, states, finds, words) in [
@@ -156,8 +158,8 @@ fn rwkv_states_are_head_matrices_and_last_rows() {
     }
 }
 
-/// CodeShell's output matrix is also the embedding table in files without one. Both names have the
-/// same bytes; the file has one of them.
+/// Tests that CodeShell's output matrix is also the embedding table, in files without one. Both
+/// names then refer to the same bytes.
 #[test]
 fn embeddings_may_be_the_output_matrix() {
     let place =
@@ -169,23 +171,23 @@ fn embeddings_may_be_the_output_matrix() {
     ixc_architectures::build(&model).unwrap();
     let model = changed("codeshell", &[], None);
     assert_ne!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
-    // Other architectures do not replace a missing embedding table by the output matrix.
+    // In other architectures, a missing embedding table is an error.
     assert_eq!(refused("starcoder2", &[], Some("token_embd.weight")), "tensor \"token_embd.weight\" is missing");
 }
 
-/// Falcon has ALiBi if files state it, with the factor on products applied to slopes. Such layers
-/// have no RoPE, and attention and network are sequential if files state this.
+/// Tests that Falcon has ALiBi if files state it, and then no RoPE. The slopes are multiplied by
+/// the factor on attention scores.
 #[test]
 fn falcon_alibi_slopes_include_the_attention_scale() {
     let ops = |keys: &[(&str, Value)]| built("falcon-rw", keys).module.functions[0].ops.clone();
-    // The length of heads is eight.
+    // The length of heads is eight, so the factor is `1 / sqrt(8)`.
     let slope = 8f64.sqrt().recip() as f32;
     let found = |op: &Op| (ScoreAttrs::from_op(op).slope as f32, ScoreAttrs::from_op(op).max_bias);
     let all = ops(&[]);
     let attention: Vec<_> = all.iter().filter(|op| op.kind == OpKind::Attention).map(found).collect();
     assert_eq!(attention, [(slope, 8.0); 2]);
     assert!(all.iter().all(|op| op.kind != OpKind::Rope));
-    // Without the key, layers have RoPE and no ALiBi.
+    // With a maximum bias of 0, layers have RoPE and no ALiBi.
     let none = ops(&[("falcon.attention.max_alibi_bias", 0f32.into())]);
     assert!(none.iter().any(|op| op.kind == OpKind::Rope));
     assert!(none.iter().filter(|op| op.kind == OpKind::Attention).all(|op| found(op) == (0.0, 0.0)));

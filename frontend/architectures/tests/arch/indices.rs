@@ -1,11 +1,11 @@
-//! Keys of indexers, which select positions, runs or compressed entries.
+//! Tests of the keys of indexers, which select positions, runs of positions or compressed entries.
 
 use ixc_ir::graph::{OpKind, Recurrent};
 use ixc_model_files::gguf::Array;
 
 use crate::small::as_architecture;
 
-/// Sizes of an indexer of positions, and the layers with one.
+/// Tests the keys of an indexer's sizes, and of the layers that have an indexer.
 #[test]
 fn keys_of_an_index_are_checked() {
     let sizes = [("head_count", 2u32), ("key_length", 4), ("top_k", 3)];
@@ -44,7 +44,8 @@ fn keys_of_an_index_are_checked() {
             with("glm-dsa", Some(vec![true])),
             "key \"glm-dsa.attention.indexer.types\" is an array of 1; must be an array of 2",
         ),
-        // Keys of latent attention are missing.
+        // The indexer's keys are valid here, so the next missing key is reported: one of latent
+        // attention.
         (with("glm-dsa", Some(vec![true, false, true])), "key \"glm-dsa.attention.kv_lora_rank\" is missing"),
         (
             as_architecture("minimax-m3", &[("attention.indexer.block_size", 4u32.into())]),
@@ -74,7 +75,7 @@ fn keys_of_an_index_are_checked() {
     }
 }
 
-/// GLM-5.3-Flash: valid keys of decays and of its indexer.
+/// Tests keys of GLM-5.3-Flash: the bound of decays, and runs of positions that an indexer selects.
 #[test]
 fn bounded_decay_and_run_index_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -181,8 +182,8 @@ fn bounded_decay_and_run_index_keys_are_checked() {
     }
 }
 
-/// Compressed entries: the first of two layers has entries with a selection, and experts from a
-/// table.
+/// Tests keys of compressed entries (DeepSeek-V4). In the first of two layers, an indexer selects
+/// entries, and a table lists the experts.
 #[test]
 fn keys_of_compressed_entries_are_checked() {
     let whole = |changes: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -253,8 +254,8 @@ fn keys_of_compressed_entries_are_checked() {
         }
         model.tensor("blk.0.ffn_gate_tid2eid.weight", 26, &[1, 5]).tensor("blk.1.exp_probs_b.bias", 0, &[2])
     };
-    // If the context has room for more entries than are selected, an indexer selects those of the
-    // layer with overlapping entries.
+    // If the context has more entries than the indexer selects, the layer with overlapping entries
+    // has the indexer.
     let indexed = |changes: &[(&str, ixc_model_files::gguf::Value)]| {
         let parts: [(&str, &[u64]); 6] = [
             ("indexer.proj", &[8, 3]),
@@ -281,11 +282,12 @@ fn keys_of_compressed_entries_are_checked() {
     assert_eq!(states(&model), [&first[..], &of_index, &second].concat());
     let index = model.module.functions[0].ops.iter().find(|op| op.kind == OpKind::IndexTopK).unwrap();
     assert_eq!((index.attr("top_k").int(), index.attr("entries").bool()), (8, true));
-    // With room for eight entries, attention is over all, and the indexer is left out.
+    // The context has only eight entries here, which is what the indexer would select. It is left
+    // out, and attention goes over all entries.
     let model = indexed(&[("context_length", 32u32.into())]).build().unwrap();
     assert_eq!(counts.map(|kind| count(&model, kind)), [2, 0, 1, 1]);
     assert_eq!(states(&model), [first, second].concat());
-    // A layer without a selection has no indexer.
+    // Layers without overlapping entries have no indexer.
     let plain = whole(&[("attention.compress_ratios", vec![16u32, 16].into())]);
     let plain = ["kv", "gate"]
         .iter()
@@ -293,7 +295,7 @@ fn keys_of_compressed_entries_are_checked() {
     let plain = plain.tensor("blk.0.attn_compressor_ape.weight", 0, &[4, 16]).build().unwrap();
     assert_eq!((plain.hyper.context_length, count(&plain, OpKind::IndexTopK)), (4096, 0));
 
-    // Layers with a window may have keys shorter than the rotated length.
+    // The keys of a layer with a window may be too short for the number of rotated elements.
     let short = [
         ("attention.sliding_window_pattern", Array::Bool(vec![true, false]).into()),
         ("attention.key_length_swa", 2u32.into()),

@@ -5,7 +5,7 @@ use ixc_model_files::gguf::Array;
 
 use crate::small::{Small, as_architecture, small};
 
-/// Sizes of recurrent states, and the layers with them.
+/// Tests the keys of recurrent states: their sizes, and the layers that have them.
 #[test]
 fn keys_of_recurrent_layers_are_checked() {
     let with = |changes: &[(&'static str, u32)]| {
@@ -57,9 +57,9 @@ fn keys_of_recurrent_layers_are_checked() {
             "key \"qwen35.attention.recurrent_layers\" is array of u32; expected array of bool",
         ),
         (interval(with(&[]), 0), "key \"qwen35.full_attention_interval\" is 0; must be from 1 to 65536"),
-        // Layer 0 has a state, and layer 1 has attention.
+        // Layer 0 must have a recurrent state here, and layer 1 attention.
         (interval(with(&[]), 2), "tensor \"blk.0.attn_qkv.weight\" is missing"),
-        // All layers have attention, with gates after their queries.
+        // All layers must have attention here, and `attn_q` has gate rows after the query rows.
         (interval(with(&[]), 1), "tensor \"blk.0.attn_q.weight\" has dimensions [8, 8]; must be [8, 16]"),
         (with(&[]).tensor("blk.1.ssm_conv1d.weight", 0, &[4, 64]), "tensor \"blk.0.attn_q.weight\" has dimensions"),
         (with(&[]).tensor("blk.0.ssm_conv1d.weight", 0, &[4, 64]), "tensor \"blk.0.attn_qkv.weight\" is missing"),
@@ -71,8 +71,8 @@ fn keys_of_recurrent_layers_are_checked() {
     }
 }
 
-/// Alternating streams, sparse gates, parameters of xIELU, layers without RoPE, and states of
-/// single elements.
+/// Tests keys of special layers: AltUp's streams, sparse gates, xIELU's parameters, layers without
+/// RoPE, and Mamba's states.
 #[test]
 fn layer_specific_keys_are_checked() {
     let windowed = [("attention.sliding_window", 4u32.into()), ("attention.scale", 1f32.into())];
@@ -135,7 +135,7 @@ fn layer_specific_keys_are_checked() {
     }
 }
 
-/// A file may list for each layer the earlier layer of the same kind whose keys and values it uses.
+/// Tests the key that lists, for each layer, the earlier layer whose keys and values it uses.
 #[test]
 fn layers_may_read_keys_and_values_of_one_before() {
     let with = |sources: Vec<u32>| small().key("llama.attention.kv_source_layers", sources);
@@ -158,8 +158,9 @@ fn layers_may_read_keys_and_values_of_one_before() {
     }
 }
 
-/// Published files of Gemma 4's small models have key and value tensors in layers that share those
-/// of others. These are ignored; all other unused tensors are refused.
+/// Tests that unused key and value tensors are ignored in layers that share another layer's keys
+/// and values. Published files of Gemma 4's small models have such tensors. All other unused
+/// tensors are refused.
 #[test]
 fn unused_key_value_tensors_of_sharing_layers_are_ignored() {
     let model = || {
@@ -213,8 +214,8 @@ fn unused_key_value_tensors_of_sharing_layers_are_ignored() {
     }
 }
 
-/// Layers that only draft come last and are counted. An existing layer without the matrix of a
-/// draft layer belongs to the model.
+/// Tests that draft layers are the last ones in the layer count. An existing layer without
+/// `eh_proj`, the matrix of a draft layer, belongs to the model.
 #[test]
 fn draft_layers_are_those_with_draft_tensors() {
     let with = |model: Small| model.key("llama.nextn_predict_layers", 1u32);
@@ -225,7 +226,7 @@ fn draft_layers_are_those_with_draft_tensors() {
         let hyper = model.build().unwrap().hyper;
         assert_eq!((hyper.layers.len(), hyper.draft_layers), expected);
     }
-    // Files may also state a window for draft layers, or not (K-EXAONE).
+    // The list of windows may include the draft layers or not (K-EXAONE).
     let of = |pattern: &[bool]| {
         let keys: [(&str, ixc_model_files::gguf::Value); 3] = [
             ("nextn_predict_layers", 1u32.into()),
@@ -243,7 +244,7 @@ fn draft_layers_are_those_with_draft_tensors() {
     assert!(text.starts_with(expected), "{text}");
 }
 
-/// Models whose draft layers are built, and others.
+/// Tests graphs of models with draft layers: the whole model, and the draft layer alone.
 #[test]
 fn draft_layers_are_built_separately() {
     let [fed, alone] = [Nextn::Fed, Nextn::Alone].map(|nextn| Parts { nextn, ..Parts::ALL });
@@ -279,7 +280,7 @@ fn draft_layers_are_built_separately() {
     assert!(own(&layer).iter().all(|name| !name.starts_with("blk.0.")));
     let has = |model: &ixc_architectures::Model, name: &str| own(model).iter().any(|own| own == name);
     assert!(has(&layer, "token_embd.weight") && has(&layer, "output_norm.weight"), "{:?}", own(&layer));
-    // Some draft layers have their own versions of all these tensors.
+    // Some files have separate embedding, norm and output tensors for a draft layer.
     let parts = [("embed_tokens", &[8u64, 5][..]), ("shared_head_norm", &[8]), ("shared_head_head", &[8, 5])];
     let whole =
         parts.iter().fold(glm(), |model, (part, dims)| model.tensor(&format!("blk.1.nextn.{part}.weight"), 0, dims));
@@ -287,7 +288,8 @@ fn draft_layers_are_built_separately() {
     assert!(!has(&layer, "token_embd.weight") && !has(&layer, "output_norm.weight"), "{:?}", own(&layer));
     let named = glm().tensor("blk.1.layer_output_norm.weight", 0, &[8]).build_parts(alone).unwrap();
     assert!(has(&named, "blk.1.layer_output_norm.weight") && !has(&named, "output_norm.weight"));
-    // Missing tensors, and tensors that would change the result.
+    // A tensor of the draft layer is missing here, or would change the result although nothing uses
+    // it.
     let text = glm().without("blk.1.nextn.hnorm.weight").refused_parts(alone);
     assert!(text.starts_with("tensor \"blk.1.nextn.hnorm.weight\""), "{text}");
     let text = glm().tensor("blk.1.mystery.weight", 0, &[8]).refused_parts(alone);

@@ -1,4 +1,4 @@
-//! RoPE, its angles, and the reach of attention.
+//! Tests of RoPE, its angles, and the positions that attention reaches.
 
 use ixc_ir::graph::OpKind;
 use ixc_model_files::gguf::Array;
@@ -6,7 +6,7 @@ use ixc_model_files::gguf::Array;
 use crate::between_norms;
 use crate::small::{Small, as_architecture};
 
-/// Granite's files disable RoPE by a key that other architectures ignore.
+/// Tests the key with which Granite's files disable RoPE. Other architectures ignore it.
 #[test]
 fn rope_can_be_switched_off() {
     let ropes = |finetuned: bool| {
@@ -16,7 +16,7 @@ fn rope_can_be_switched_off() {
     assert_eq!((ropes(true), ropes(false)), (4, 0));
 }
 
-/// Keys of RoPE are ignored if no layer has it.
+/// Tests that keys of RoPE are ignored if no layer has RoPE.
 #[test]
 fn rope_keys_are_ignored_without_rope_layers() {
     let odd: [(&str, ixc_model_files::gguf::Value); 4] = [
@@ -28,7 +28,7 @@ fn rope_keys_are_ignored_without_rope_layers() {
     let with = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
         as_architecture(name, &[&odd[..], keys].concat())
     };
-    // Only layers with attention, each followed by a network.
+    // Each layer of this model has only attention or only a network.
     let nemotron = |model: Small| {
         let model = (0..2).fold(model, |model, layer| {
             let of_network = ["ffn_norm", "ffn_gate", "ffn_up", "ffn_down"];
@@ -50,7 +50,8 @@ fn rope_keys_are_ignored_without_rope_layers() {
     }
 }
 
-/// The converter permutes the rotated rows of GLM-4 with vision.
+/// Tests that sections of RoPE change its pairing: the converter permutes the rotated rows of GLM-4
+/// with vision.
 #[test]
 fn glm4_vision_sections_change_rope_pairing() {
     let pairs = |sections: Option<Vec<i32>>| {
@@ -70,8 +71,8 @@ fn glm4_vision_sections_change_rope_pairing() {
     assert_eq!(pairs(Some(vec![1, 1, 1, 0])), ["neox"]);
 }
 
-/// In an architecture with mostly full attention, a file's window applies to all layers, or to the
-/// listed ones. A window as large as the context is ignored.
+/// Tests windows in an architecture that usually has none. A file's window applies to all layers,
+/// or to the layers that the file lists. A window as large as the context is ignored.
 #[test]
 fn stated_window_applies_to_all_or_listed_layers() {
     let windows = |window: u32, pattern: Option<Vec<bool>>| -> Vec<_> {
@@ -91,8 +92,8 @@ fn stated_window_applies_to_all_or_listed_layers() {
     assert_eq!(windows(64, None), [None, None]);
 }
 
-/// Step-3.5: layers without a window rotate half of a head, with the first divisors of a list that
-/// is as long as the others'. Layers have limits.
+/// Tests Step-3.5. Layers without a window rotate half of each head, and use the first half of the
+/// divisors that other layers have. Layers also have limits of gates.
 #[test]
 fn half_rotated_heads_use_the_first_frequencies() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)], frequencies: u64| {
@@ -130,12 +131,12 @@ fn half_rotated_heads_use_the_first_frequencies() {
     assert_eq!(frequencies.shape, [2]);
     let limits: Vec<f64> = model.hyper.layers.iter().map(|layer| layer.limits.shared).collect();
     assert_eq!(limits, [0.5, 0.0]);
-    // Only layers without a window have a scaling.
+    // RoPE is scaled only in layers without a window.
     let scaled = [("rope.scaling.type", "yarn".into()), ("rope.scaling.factor", 4f32.into())];
     let model = with(&scaled, 4).build().unwrap();
     let factors = (model.hyper.rope.factor, model.hyper.local_rope.as_ref().map(|rope| rope.factor));
     assert_eq!(factors, (4.0, Some(1.0)));
-    // A list may also be as long as the rotated part.
+    // The list of divisors may also be only as long as the rotated part requires.
     with(&[], 2).build().unwrap();
     for (model, expected) in [
         (with(&[], 3), "tensor \"rope_freqs.weight\" has dimensions [3]; must be [2]"),

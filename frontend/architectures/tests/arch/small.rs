@@ -1,12 +1,12 @@
-//! A small model, and changes to it.
+//! A small valid model, and methods to change it.
 
 use ixc_architectures::{ArchError, Parts};
 use ixc_failure::Class;
 use ixc_model_files::gguf::Gguf;
 use ixc_model_files::gguf::write::GgufWriter;
 
-/// A llama with two layers, width 8, 4 heads of length 2, 2 key heads, network width 16, and 5
-/// tokens.
+/// Small model of architecture `llama`. It has two layers, width 8, 4 query heads of length 2, 2
+/// key heads, network width 16, and a vocabulary of 5 tokens.
 pub struct Small {
     pub keys: Vec<(&'static str, ixc_model_files::gguf::Value)>,
     pub tensors: Vec<(String, u32, Vec<u64>)>,
@@ -74,7 +74,7 @@ impl Small {
         ixc_architectures::build_parts(&Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap(), parts)
     }
 
-    /// Returns the message of the error, without the file's name.
+    /// Returns the message of the error when the model is built, without the file's name.
     pub fn refused(self) -> String {
         self.refused_parts(Parts::ALL)
     }
@@ -86,7 +86,7 @@ impl Small {
     }
 }
 
-/// Returns the small model as another architecture, with its keys.
+/// Returns the small model as another architecture, with additional `keys` of that architecture.
 pub fn as_architecture(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]) -> Small {
     let own = small().keys.into_iter().map(|(key, value)| match key.strip_prefix("llama.") {
         Some(part) => (&*format!("{name}.{part}").leak(), value),

@@ -1,11 +1,12 @@
-//! Keys of streams: separate ones, saved ones, and rows selected by the last tokens.
+//! Tests of the keys of several residual streams, of saved streams, and of n-gram embeddings.
 
 use ixc_ir::graph::OpKind;
 use ixc_model_files::gguf::Array;
 
 use crate::small::as_architecture;
 
-/// Hy4: separate streams, sinks, and an indexer whose queries rotate at their ends, or no indexer.
+/// Tests keys of Hy4: separate residual streams, sinks, and an indexer whose RoPE rotates the last
+/// elements, or no indexer.
 #[test]
 fn separate_stream_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -67,7 +68,7 @@ fn separate_stream_keys_are_checked() {
     let ops = &model.module.functions[0].ops;
     let streams = ops.iter().find(|op| op.kind == OpKind::StreamWeights).unwrap();
     assert_eq!((streams.attr("iterations").int(), streams.attr("magnitude").float()), (0, 1.5));
-    // The second layer uses the first one's selection.
+    // The second layer uses the positions that the first layer's indexer selected.
     let count = |kind: OpKind| ops.iter().filter(|op| op.kind == kind).count();
     assert_eq!((count(OpKind::IndexTopK), count(OpKind::Attention)), (1, 2));
     // Without an indexer, attention is over all positions.
@@ -103,12 +104,13 @@ fn separate_stream_keys_are_checked() {
         short.refused(),
         "key \"hy_v4.attention.indexer.key_length\" is 2; must be more than 2, the rotated elements"
     );
-    // Other models mix the streams.
+    // Without the key of the magnitude, streams are mixed, which needs other keys.
     let text = with(&[]).without("hy_v4.hyper_connection.magnitude").refused();
     assert_eq!(text, "key \"hy_v4.hyper_connection.sinkhorn_iterations\" is missing; expected u32");
 }
 
-/// Kimi K3: saved streams, gates with soft limits, and experts with a narrower row.
+/// Tests keys of Kimi K3: saved streams, gates with soft limits, and experts that take narrower
+/// rows.
 #[test]
 fn saved_stream_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -180,8 +182,8 @@ fn saved_stream_keys_are_checked() {
     };
     let model = with(&[]).build().unwrap();
     let ops = &model.module.functions[0].ops;
-    // No stream is saved before the first layer: in two layers and the output, three blocks and the
-    // logits attend.
+    // The first block has no saved streams. The other three blocks of the two layers and the logits
+    // attend over saved streams.
     let attends: Vec<u64> = ops
         .iter()
         .filter(|op| op.kind == OpKind::StreamAttend)
@@ -215,8 +217,8 @@ fn saved_stream_keys_are_checked() {
     }
 }
 
-/// Qwen3.8-Flash-Next: valid keys of rows that tokens select. The table has 7 and 5 rows of 3
-/// elements.
+/// Tests keys of n-gram embeddings (Qwen3.8-Flash-Next). The table has 7 and 5 rows of 3 elements
+/// for the two hashes.
 #[test]
 fn ngram_embedding_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -280,13 +282,14 @@ fn ngram_embedding_keys_are_checked() {
     };
     let model = with(&[]).build().unwrap();
     assert_eq!(model.hyper.context_length, 4096);
-    // Without the number of positions that share an indexer key, there is no selection.
+    // Without the key of the number of positions that share an indexer key, no indexer selects
+    // positions.
     assert!(!model.module.functions[0].ops.iter().any(|op| op.kind == OpKind::IndexTopK));
     let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
     let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
     assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
     let cases: [((&str, ixc_model_files::gguf::Value), &str); 11] = [
-        // Each row would be an op.
+        // The graph has an op for each row, so their number is limited.
         (("ple.heads_per_ngram", 65u32.into()), "key \"qwen4exp.ple.heads_per_ngram\" is 65; must be from 1 to 64"),
         (
             ("ple.layers", vec![0u32, 1].into()),
