@@ -22,8 +22,9 @@ pub struct Architecture {
     pub name: &'static str,
     /// Names of the models.
     pub doc: &'static str,
-    /// Values of keys that files of the architecture lack.
+    /// Defaults for keys that files of this architecture lack.
     pub(crate) defaults: Defaults,
-    /// Builds the graph, and returns the value of the logits.
+    /// Builds the ops of the graph, and returns the value with the logits (in encoders, hidden
+    /// states).
     pub(crate) build: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
 }

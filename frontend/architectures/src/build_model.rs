@@ -22,31 +22,31 @@ pub struct Model {
     pub hyper: Hyper,
     /// The graph: one function, `step`.
     pub module: Module,
-    /// Result of the graph.
+    /// Meaning of the graph's first result.
     pub output: Output,
 }
 
-/// Result of a graph for the requested rows.
+/// Meaning of a graph's first result, which has a row for each requested row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Logits.
     Logits,
     /// Hidden states after the last norm, the input of the output matrix.
     Hidden {
-        /// Reduction of a text's states to one vector, if the file states it.
+        /// Method that reduces the hidden states of a text to one vector, if the file states one.
         pooling: Option<Pooling>,
-        /// Whether vectors are scaled to length 1.
+        /// Whether the vector of a text is scaled to length 1.
         unit: bool,
     },
-    /// Sums over rows' experts, in a function for each layer (see
-    /// [`ixc_ir::graph::expert_layers`]).
+    /// Weighted sums of the outputs of each row's experts. The module has a function for each layer
+    /// (see [`ixc_ir::graph::expert_layers`]).
     Experts,
 }
 
-/// Parts of a model that its graph contains.
+/// Parts of a model to build a graph of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Number of layers, from the first.
+    /// Number of layers to build, counted from the first layer.
     pub layers: usize,
     /// Whether the graph ends with the output matrix and returns logits.
     pub head: bool,
@@ -55,8 +55,9 @@ pub struct Parts {
 }
 
 /// Drafting by the model's own layers ("nextn", multi-token prediction). Such a layer takes a token
-/// and the hidden state of the token before it, and drafts the next token. Its function `step` has
-/// a fourth parameter. After that, it is like the model's layers, with its own keys and values.
+/// and the hidden state of the preceding token, and drafts the next token. The graph of a draft
+/// layer has a fourth parameter: those hidden states. After `eh_proj` it is like the model's other
+/// layers, with its own KV cache.
 ///
 /// ```text
 /// func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %hidden: f32[T, 256])
@@ -72,9 +73,9 @@ pub enum Nextn {
     /// No drafting.
     #[default]
     Absent,
-    /// The whole model. It returns hidden states of all tokens in addition to logits.
+    /// Graph of the whole model. It returns hidden states of all tokens in addition to logits.
     Fed,
-    /// The graph has only the first draft layer. It returns hidden states for its next draft.
+    /// Graph of the first draft layer only. It returns hidden states, the input of its next draft.
     Alone,
 }
 
@@ -87,7 +88,7 @@ impl Parts {
 /// another form ([`complete`]).
 ///
 /// # Errors
-/// If it is missing, malformed, or of an unsupported kind.
+/// If the file is missing, malformed, or of an unsupported kind.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
     Ok(complete(ixc_model_files::open(path)?)?)
 }
@@ -95,7 +96,7 @@ pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
 /// Reads a model from an open GGUF file, like [`open`]. `path` is the path of that file.
 ///
 /// # Errors
-/// If it is malformed or of an unsupported kind, or another shard is missing.
+/// If the file is malformed or of an unsupported kind, or another shard of the model is missing.
 pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
     Ok(complete(Gguf::of_file(file, path)?)?)
 }
@@ -103,15 +104,15 @@ pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
 /// Adds the tensors that the architecture needs and that older files store in another form.
 ///
 /// # Errors
-/// If their shapes contradict the keys.
+/// If shapes of the stored tensors contradict the keys.
 pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
     let Some(architecture) = architectures().find(|row| Some(row.name) == name) else { return Ok(gguf) };
     (architecture.defaults.complete)(gguf, architecture.name)
 }
 
-/// Returns the tensors of an architecture that quantisers leave precise; none for an unknown
-/// architecture.
+/// Returns the lists of tensors that quantisers keep in a precise format for an architecture. The
+/// lists are empty for an unknown architecture.
 pub fn precise(architecture: &str) -> Precise {
     let known = architectures().find(|row| row.name == architecture);
     known.map_or(Defaults::USUAL.precise, |row| row.defaults.precise)
@@ -126,8 +127,8 @@ pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
     build_parts(gguf, Parts::ALL)
 }
 
-/// Builds the graph of a model for display. An encoder has no output matrix, so its graph has no
-/// head.
+/// Builds the graph of a model for display. The graph of an encoder ends before the output matrix,
+/// which encoders lack.
 ///
 /// # Errors
 /// See [`build`].
@@ -138,8 +139,8 @@ pub fn build_to_see(gguf: &Gguf) -> Result<Model, ArchError> {
     }
 }
 
-/// Builds the graph of parts of the model. The first layers alone, between the embedding and the
-/// output matrix of the whole model, return meaningless logits. They take the time of these layers.
+/// Builds the graph of the requested parts of the model. If only the first layers are built, the
+/// logits are meaningless, but the graph takes as long as these layers. Forecasts use such graphs.
 ///
 /// # Errors
 /// See [`build`].
@@ -172,13 +173,13 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     Ok(Model { hyper, module, output })
 }
 
-/// Returns the input of the model's own draft layers.
+/// Returns which hidden states the model's own draft layers take as input.
 ///
 /// # Errors
-/// If it has none that can be built.
+/// If the model has no draft layers, or they are not supported.
 fn draft_input(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Parts) -> Result<DraftInput, ArchError> {
     let refuse = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
-    // The key may count draft layers that the file does not contain.
+    // The key `nextn_predict_layers` may count draft layers that the file does not contain.
     let is_draft_matrix = |name: &str| name.ends_with(".nextn.eh_proj.weight");
     if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_draft_matrix(tensor.name())) {
         return refuse(NextnProblem::None);
@@ -203,12 +204,13 @@ fn has_snapshots(gguf: &Gguf, parts: Parts) -> bool {
     model.is_ok_and(|model| model.module.states.iter().any(|state| state.rollback != Rollback::Cut))
 }
 
-/// Returns whether vectors have length 1: always for GGUF files, by `modules.json` for folders.
+/// Returns whether the vectors of texts have length 1. GGUF files without the key mean yes; for
+/// folders, `modules.json` decides.
 fn unit(gguf: &Gguf, architecture: &str) -> Result<bool, GgufError> {
     gguf.metadata().read_or(&format!("{architecture}.embedding_normalized"), true)
 }
 
-/// Reads `ARCHITECTURE.pooling_type`, in llama.cpp's numbers: 0 stands for no pooling.
+/// Reads `ARCHITECTURE.pooling_type`, with llama.cpp's numbers; 0 means no pooling.
 fn pooling(gguf: &Gguf, architecture: &str) -> Result<Option<Pooling>, GgufError> {
     let key = format!("{architecture}.pooling_type");
     Ok(match gguf.metadata().read_or(&key, 0u32)? {

@@ -1,9 +1,10 @@
-//! Builder of graphs, used by the files of architectures: weights looked up by name and checked for
-//! shape, and ops with their types.
+//! Builder of graphs, used by the files of architectures. It looks up weights by name, checks their
+//! shapes, and adds ops, whose types it infers.
 //!
-//! The input is a checked file with its hyperparameters, the output a module with one function,
-//! `@step` (see [`ixc_ir::graph`]). A weight used twice (tied output) is one weight. At the end, a
-//! tensor is refused if it is neither used nor explicitly left out.
+//! The input is a checked file with its hyperparameters. The output is a module with one function,
+//! `@step` (see [`ixc_ir::graph`]). A tensor that two ops use (an output matrix tied to the
+//! embedding table) is one weight. At the end, the builder refuses a file with a tensor that is
+//! neither used nor explicitly left out.
 
 mod attention;
 mod experts;
@@ -34,7 +35,7 @@ use ixc_model_files::gguf::Gguf;
 use super::error::ArchError;
 use super::hyper::{Defaults, DraftInput, Hyper, Keys};
 
-/// Presence of a bias in addition to a matrix.
+/// Whether the product with a matrix needs a bias in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bias {
     /// The bias is used if the file has one.
@@ -43,23 +44,25 @@ pub(super) enum Bias {
     Required,
 }
 
-/// Parameters of xIELU, as in the op.
+/// Parameters of the activation xIELU, named as in the op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Xielu {
-    /// Factor below 0.
+    /// Factor on the exponential part, for elements below 0.
     pub alpha_n: f64,
-    /// Factor of squares.
+    /// Factor on the square of elements above 0.
     pub alpha_p: f64,
-    /// Slope at 0.
+    /// Factor on the linear part, which is the slope at 0.
     pub beta: f64,
-    /// Upper bound of an exponent.
+    /// Upper bound of the argument of the exponential function, for elements below 0.
     pub eps: f64,
 }
 
-/// Output matrix with rows of length 1, for models that normalise these at run time.
+/// Name of an output matrix whose rows were scaled to length 1, for models that scale them at run
+/// time.
 pub(super) const UNIT_HEAD: &str = "output_unit";
 
-/// Name of the gains of query heads: a number for each head, repeated for each element of the head.
+/// Name ending of the gains of query heads. The file has a number for each head; the tensor repeats
+/// it for each element of the head.
 pub(super) const HEAD_GAIN: &str = "attn_q_gain";
 
 /// Role of the graph in drafting by the model's own layers.
@@ -67,9 +70,9 @@ pub(super) const HEAD_GAIN: &str = "attn_q_gain";
 pub(super) enum Drafting {
     /// No drafting.
     None,
-    /// The graph returns the input of the draft layers.
+    /// The graph also returns the hidden states that the draft layers take.
     Fed(DraftInput),
-    /// The graph is the first draft layer.
+    /// The graph contains only the first draft layer.
     Alone(DraftInput),
 }
 
@@ -79,29 +82,32 @@ pub(super) struct Builder<'a> {
     pub hyper: &'a Hyper,
     architecture: &'static str,
     defaults: Defaults,
-    /// Layers of the model, including those that the graph leaves out.
+    /// Number of layers of the model, including layers that the graph leaves out.
     pub model_layers: usize,
     /// Whether the graph contains the output matrix.
     head: bool,
     drafting: Drafting,
     graph: GraphBuilder,
     step: StepParams,
-    /// Hidden states that a draft layer takes, and those that the graph returns.
+    /// Hidden states that a draft layer takes as a parameter (`hidden`), and hidden states that the
+    /// graph returns (`hidden_result`).
     hidden: Option<ValueId>,
     hidden_result: Option<ValueId>,
     used: HashSet<String>,
-    /// Factors of experts that are part of the router's weights.
+    /// Names of the tensors with factors on experts' outputs that are multiplied into the router's
+    /// weights.
     routed_scales: HashSet<String>,
-    /// State token of each layer's keys and values, after their last use.
+    /// State token of each layer's keys and values, after the last op that used them.
     caches: HashMap<usize, ValueId>,
-    /// Repetition of the layers that is being built, from 0.
+    /// Index of the current repetition of the layers, in models that run their layers several
+    /// times.
     round: usize,
-    /// State token of each layer's compressed entries.
+    /// State token of each layer's compressed cache entries, after the last op that used them.
     entries: HashMap<usize, ValueId>,
 }
 
 impl<'a> Builder<'a> {
-    /// Returns a function with its parameters and no ops.
+    /// Returns a builder of a function `step` that has its parameters, but no ops.
     pub fn new(
         gguf: &'a Gguf,
         hyper: &'a Hyper,
@@ -135,8 +141,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Ends the function with its results. Refuses unused tensors, unless layers were left out on
-    /// purpose.
+    /// Ends the function with its results. If the graph has all layers (`whole`), refuses tensors
+    /// that no op uses.
     pub fn finish(self, logits: ValueId, whole: bool) -> Result<Module, ArchError> {
         if whole {
             self.check_unused()?;
@@ -145,13 +151,13 @@ impl<'a> Builder<'a> {
         Ok(self.graph.finish(&results))
     }
 
-    /// Returns the keys of the file, for architectures and layers with keys of their own. They read
-    /// these keys before they add ops.
+    /// Returns the keys of the file, for architectures and layers that read keys of their own. They
+    /// read these keys before they add ops.
     pub fn keys(&self) -> Keys<'a> {
         Keys { metadata: self.gguf.metadata(), architecture: self.architecture, defaults: self.defaults }
     }
 
-    /// Returns the layers to build.
+    /// Returns the indices of the layers to build.
     pub fn layers(&self) -> Range<usize> {
         let count = self.hyper.layers.len();
         match self.drafting {
@@ -185,12 +191,13 @@ impl<'a> Builder<'a> {
         self.gguf.metadata().path().into()
     }
 
-    /// Returns the value of an op, or its type error with the file's name.
+    /// Returns the value of an op, or its type error with the path of the model file.
     fn op_result<T>(&self, result: Result<T, TypeError>) -> Result<T, ArchError> {
         result.map_err(|source| ArchError::Graph { path: self.path(), source: Box::new(source) })
     }
 
-    /// Returns the activation of gates from the key `hidden_activation`; `usual` without the key.
+    /// Returns the activation of gates that the key `hidden_activation` states, or `usual` without
+    /// the key.
     pub fn hidden_activation(&self, usual: Activation) -> Result<Activation, ArchError> {
         let (metadata, key) = (self.gguf.metadata(), format!("{}.hidden_activation", self.architecture));
         match metadata.read_optional::<&str>(&key)? {
@@ -201,14 +208,15 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Builds rows of `token_embd.weight` for the step's ids. A draft layer concatenates them with
-    /// the hidden states that it takes, and multiplies both by one matrix (DeepSeek-V3's report,
-    /// arXiv 2412.19437, section 2.2).
+    /// Looks up the rows of `token_embd.weight` for the step's token ids. A draft layer
+    /// concatenates them with the hidden states that it takes, and multiplies the result by the
+    /// matrix `eh_proj` (DeepSeek-V3's report, arXiv 2412.19437, section 2.2).
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
         let own = self.draft_tensor("nextn.embed_tokens.weight").filter(|own| self.has(own));
         let x = self.rows_of(own.as_deref().unwrap_or("token_embd.weight"), self.hyper.embedding_length)?;
-        // The residual stream of the graph is the model's stream divided by `residual`. Outputs of
-        // blocks then need no factor, and norms cancel the division.
+        // The graph's residual stream is the model's stream divided by `residual`. Outputs of
+        // attention and of networks then need no factor `residual`, and the norms before them
+        // cancel the division.
         let x = self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)?;
         let names = ["nextn.enorm.weight", "nextn.hnorm.weight", "nextn.eh_proj"].map(|part| self.draft_tensor(part));
         let (Some(hidden), [Some(enorm), Some(hnorm), Some(matrix)]) = (self.hidden, names) else { return Ok(x) };
@@ -218,20 +226,20 @@ impl<'a> Builder<'a> {
         self.linear(both, &matrix, 2 * width, width, Bias::Optional)
     }
 
-    /// Returns the name of a tensor of the draft layer, if the graph is that layer.
+    /// Returns the full name of a draft layer's tensor `part`, if the graph is that draft layer.
     fn draft_tensor(&self, part: &str) -> Option<String> {
         let layer = self.layers().start;
         matches!(self.drafting, Drafting::Alone(_)).then(|| format!("blk.{layer}.{part}"))
     }
 
-    /// Builds rows of `len` elements of the table `name` for the step's ids.
+    /// Looks up rows of `len` elements in the table `name` for the step's token ids.
     pub fn rows_of(&mut self, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let table = self.weight(name, &[self.hyper.vocabulary, len])?;
         let x = self.graph.embed(self.step.ids, table);
         self.op_result(x)
     }
 
-    /// Builds rows of the table `name` for the step's positions; the table has a row for each
+    /// Looks up rows in the table `name` for the step's positions. The table has a row for each
     /// position of the context.
     pub fn position_rows(&mut self, name: &str) -> Result<ValueId, ArchError> {
         const BLOCK: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
@@ -247,7 +255,7 @@ impl<'a> Builder<'a> {
         self.op_result(x)
     }
 
-    /// Adds the first row of `token_types.weight`, the token type of texts that consist of one
+    /// Adds the first row of `token_types.weight` to each row: the token type of a text's first
     /// segment.
     pub fn first_token_type(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         const NAME: &str = "token_types.weight";
@@ -266,7 +274,7 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Builds `x` times a factor.
+    /// Multiplies `x` by a factor.
     pub fn scale(&mut self, x: ValueId, factor: f64) -> Result<ValueId, ArchError> {
         if factor == 1.0 {
             return Ok(x);
@@ -275,7 +283,7 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Multiplies rows by a function of their positions; a scale of 0 means no factor.
+    /// Multiplies rows by a function of their positions. A scale of 0 leaves the rows unchanged.
     pub fn temperature(&mut self, x: ValueId, of: &TemperatureAttrs) -> Result<ValueId, ArchError> {
         if of.scale == 0.0 {
             return Ok(x);
@@ -299,16 +307,17 @@ impl<'a> Builder<'a> {
         self.logits_after(x, "output_norm.weight")
     }
 
-    /// Does what [`Builder::logits`] does, with a norm of another name.
+    /// Does what [`Builder::logits`] does, but with the norm `norm` instead of `output_norm`.
     pub fn logits_after(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
-        // In some files the norm of draft layers has another name.
+        // In some files, the norm before the logits of draft layers has the name
+        // `layer_output_norm`.
         let own = ["nextn.shared_head_norm.weight", "layer_output_norm.weight"].map(|part| self.draft_tensor(part));
         let own = own.into_iter().flatten().find(|own| self.has(own));
         let norm = own.as_deref().unwrap_or(norm);
         match self.drafting {
             Drafting::None => {}
             Drafting::Fed(DraftInput::Stream) | Drafting::Alone(DraftInput::Stream) => self.hidden_result = Some(x),
-            // Logits are computed as without drafting.
+            // The hidden result has its own norm, so the logits are computed as without drafting.
             Drafting::Fed(DraftInput::Norm) => self.hidden_result = Some(self.norm(x, norm)?),
             Drafting::Alone(DraftInput::Norm) => {
                 let x = self.norm(x, norm)?;
@@ -321,20 +330,20 @@ impl<'a> Builder<'a> {
         self.head(x, norm)
     }
 
-    /// Builds the rows whose logits are requested.
+    /// Selects the rows whose logits are requested.
     pub fn requested_rows(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let x = self.graph.take_rows(x, self.step.rows);
         self.op_result(x)
     }
 
-    /// Builds logits of rows: a norm, and the output matrix.
+    /// Builds logits: the norm `norm`, then the output matrix.
     pub fn head(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
         let x = self.norm(x, norm)?;
         self.output(x)
     }
 
-    /// Builds logits of normalised rows; returns the rows themselves if the graph ends before the
-    /// output matrix.
+    /// Builds logits of normalised rows. If the graph ends before the output matrix, returns the
+    /// rows unchanged.
     pub fn output(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         if !self.head {
@@ -362,7 +371,7 @@ impl<'a> Builder<'a> {
         if scales.softcap == 0.0 { Ok(y) } else { self.softcap(y, scales.softcap) }
     }
 
-    /// Limits elements softly to a cap.
+    /// Builds `cap * tanh(x / cap)`, elementwise: a soft limit.
     pub fn softcap(&mut self, x: ValueId, cap: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(Unary::Softcap, x, vec![Attr::rounded(cap)]);
         self.op_result(y)
@@ -374,7 +383,7 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Clamps elements to a limit; 0 means no limit.
+    /// Clamps elements to the range from `-limit` to `limit`. A limit of 0 means no limit.
     pub fn clamp(&mut self, x: ValueId, limit: f64) -> Result<ValueId, ArchError> {
         if limit == 0.0 {
             return Ok(x);
@@ -383,12 +392,12 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Adds the vector `name` to rows, if the file has it.
+    /// Adds the vector `name` to each row, if the file has it.
     pub fn optional_bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         if self.has(name) { self.bias(x, name, len) } else { Ok(x) }
     }
 
-    /// Adds the vector `name` to rows.
+    /// Adds the vector `name` to each row.
     pub fn bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let bias = self.vector(name, len)?;
         let y = self.graph.add_bias(x, bias);
@@ -401,8 +410,8 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Multiplies a product with `NAME.weight` by the number `NAME.scale`, if the file has one.
-    /// Formats whose own scales have a small range need this factor.
+    /// Multiplies `y`, a product with `NAME.weight`, by the number `NAME.scale`, if the file has
+    /// it. Block formats whose own scales have a small range need this factor.
     fn scale_product(&mut self, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let factor = self.optional_scalar(&format!("{name}.scale"))?;
         self.scale(y, factor.unwrap_or(1.0))
@@ -436,18 +445,18 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Builds a function without attributes of every element.
+    /// Applies a function without attributes to each element.
     pub fn unary(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(function, x, Vec::new());
         self.op_result(y)
     }
 
-    /// Builds the activation between up and down of a network without a gate.
+    /// Applies the activation between the up and down matrices of a network without a gate.
     pub fn activation(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
         if function == Unary::Relu { self.relu(x, 0.0) } else { self.unary(function, x) }
     }
 
-    /// Builds xIELU of every element.
+    /// Applies xIELU to each element.
     pub fn xielu(&mut self, x: ValueId, of: &Xielu) -> Result<ValueId, ArchError> {
         let attrs = [of.alpha_n, of.alpha_p, of.beta, of.eps].map(Attr::rounded).to_vec();
         let y = self.graph.unary(Unary::Xielu, x, attrs);
@@ -460,7 +469,7 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Builds the logistic function of every element.
+    /// Applies the logistic function to each element.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.sigmoid(x);
         self.op_result(y)
@@ -472,7 +481,7 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Builds a gated linear unit.
+    /// Builds a gated linear unit: the activation of `gate`, times `up`.
     pub fn gated(&mut self, gate: ValueId, up: ValueId, attrs: &GateAttrs) -> Result<ValueId, ArchError> {
         let y = self.graph.gated(gate, up, attrs);
         self.op_result(y)
@@ -490,29 +499,30 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Builds elements `from` to `from + count` of each row, or of each head.
+    /// Takes elements `from` to `from + count` of each row, or of each head.
     pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, ArchError> {
         let y = self.graph.slice(x, from, count);
         self.op_result(y)
     }
 
-    /// Builds rows of `a`, each followed by the row of `b`.
+    /// Concatenates each row of `a` with the same row of `b`.
     pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.concat(a, b);
         self.op_result(y)
     }
 
-    /// Begins another repetition of the layers: later layers have their own keys and values.
+    /// Begins another repetition of the layers. Layers built after this call have their own KV
+    /// caches.
     pub fn next_round(&mut self) {
         self.round += 1;
     }
 
-    /// Accepts a tensor, if the file has it, that does not affect the graph.
+    /// Accepts the tensor `name`, which does not affect the graph. The file may lack it.
     pub fn leave_out(&mut self, name: &str) {
         self.used.insert(name.to_owned());
     }
 
-    /// Returns the error of a key whose value no graph supports.
+    /// Returns the error for a key whose value no graph supports.
     pub fn key_error(&self, key: &str, found: u64, limit: &str) -> ArchError {
         let key = format!("{}.{key}", self.architecture);
         self.gguf.metadata().bad_value(&key, found, limit).into()
@@ -540,13 +550,13 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns the layer of a tensor `blk.LAYER.NAME`.
+/// Returns the layer index in a tensor name `blk.LAYER.NAME`.
 pub fn layer_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// Returns whether a tensor does not affect the result: RoPE frequencies that old converters wrote
-/// although keys determine them, or scales for quantised activations.
+/// Returns whether a tensor does not affect the result. Old converters wrote RoPE frequencies,
+/// which keys determine, too. Scales for quantised activations (`input_scale`) are not used.
 fn is_harmless(name: &str) -> bool {
     name.ends_with(".attn_rot_embd") || name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".input_scale")
 }

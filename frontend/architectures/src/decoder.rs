@@ -1,9 +1,9 @@
-//! Decoders: layers with attention and a feed-forward network, each applied to the normalised
-//! stream and added to it.
+//! Decoders: layers with attention and a feed-forward network. Each takes the normalised residual
+//! stream, and its output is added to the stream.
 //!
-//! The differences between architectures are a [`Style`]; the file of an architecture states only
-//! these. An architecture whose layers differ can use only the common blocks: [`attention`],
-//! [`feed_forward`] and [`routed_experts`].
+//! A [`Style`] describes the differences between architectures, and the file of an architecture
+//! states only those. An architecture whose layers differ more can use just the common blocks:
+//! [`attention`], [`feed_forward`] and [`routed_experts`].
 
 mod networks;
 
@@ -18,7 +18,7 @@ pub(super) use networks::{
     shared_expert,
 };
 
-/// Queries or keys, as input of a norm.
+/// Description of queries or keys that a norm takes.
 #[derive(Clone, Debug)]
 pub(super) struct HeadRows {
     /// Number of the layer.
@@ -27,17 +27,17 @@ pub(super) struct HeadRows {
     pub queries: bool,
     /// Name of the norm's weight.
     pub norm: String,
-    /// Elements of a row of all heads.
+    /// Number of elements in a row of all heads.
     pub width: u64,
     /// Number of heads.
     pub heads: u64,
-    /// Elements of a head.
+    /// Number of elements in a head.
     pub length: u64,
-    /// Whether RoPE rotates the rows.
+    /// Whether RoPE rotates these heads.
     pub has_rope: bool,
 }
 
-/// A norm of queries or keys.
+/// Function that builds a norm of queries or keys.
 type NormHeads = fn(&mut Builder<'_>, ValueId, &HeadRows) -> Result<ValueId, ArchError>;
 
 /// Norms of queries, keys and values.
@@ -49,7 +49,7 @@ pub(super) struct HeadNorm {
     pub before: NormHeads,
     /// Norm of each head, after RoPE.
     pub after: NormHeads,
-    /// On each head's values.
+    /// Norm of each head's values.
     pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
 }
 
@@ -59,15 +59,15 @@ impl HeadNorm {
         HeadNorm { rows: |_, x, _| Ok(x), before: |_, x, _| Ok(x), after: |_, x, _| Ok(x), values: |_, x| Ok(x) };
     /// RMS norm of each head, before RoPE.
     pub const HEADS: HeadNorm = HeadNorm { before: |b, x, of| b.rms_norm(x, &of.norm, of.length), ..HeadNorm::ABSENT };
-    /// RMS norm of each head, before RoPE, and of values, without a weight.
+    /// RMS norm of each head of queries and keys, before RoPE, and of values, which has no weight.
     pub const WITH_VALUES: HeadNorm = HeadNorm { values: |b, v| b.plain_norm(v), ..HeadNorm::HEADS };
     /// RMS norm of each head, before RoPE, if the file has the weights.
     pub const OPTIONAL: HeadNorm = HeadNorm {
         before: |b, x, of| if b.has(&of.norm) { b.rms_norm(x, &of.norm, of.length) } else { Ok(x) },
         ..HeadNorm::ABSENT
     };
-    /// Norm of each head with its own weight, before RoPE, with the type of norm of the stream, if
-    /// the file has the weights.
+    /// Norm of each head, each with its own weight, before RoPE, if the file has the weights. It
+    /// has the type of the stream's norms.
     pub const EACH: HeadNorm = HeadNorm {
         before: |b, x, of| match b.has(&of.norm) {
             true => b.norm_of_each(x, &of.norm, of.heads, of.length),
@@ -78,7 +78,7 @@ impl HeadNorm {
     /// RMS norm of each head, after RoPE.
     pub const AFTER_ROPE: HeadNorm =
         HeadNorm { after: |b, x, of| b.rms_norm(x, &of.norm, of.length), ..HeadNorm::ABSENT };
-    /// RMS norm of each head, after RoPE, without a weight, in layers with RoPE.
+    /// RMS norm of each head without a weight, after RoPE. Layers without RoPE have no such norm.
     pub const PLAIN_AFTER_ROPE: HeadNorm =
         HeadNorm { after: |b, x, of| if of.has_rope { b.plain_norm(x) } else { Ok(x) }, ..HeadNorm::ABSENT };
     /// RMS norm of the whole row, before RoPE.
@@ -92,7 +92,7 @@ pub(super) enum RopeLayers {
     All,
     /// Layers with a window, or all layers in files without one.
     Windowed,
-    /// No layers, even if files state a length to rotate.
+    /// No layers, even if the file states a number of elements to rotate.
     None,
 }
 
@@ -101,26 +101,26 @@ pub(super) enum RopeLayers {
 pub(super) enum OutputGate {
     /// No gate.
     None,
-    /// Sigmoid of one number for each element of a head's value; `attn_q` has these after the
-    /// queries of each head.
+    /// Sigmoid of gate logits, one for each element of a head's value. `attn_q` contains their
+    /// rows, after the query rows of each head.
     WithQueries,
-    /// Result of this function, applied to the product of the layer's input and `attn_gate`: a
-    /// number for each element, or for each head.
+    /// This function of the product of the layer's input and `attn_gate`. The product has a number
+    /// for each element of the values, or for each head.
     Own(Unary),
 }
 
-/// Queries of a layer.
+/// Description of a layer's queries, for [`Style::temper`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queries {
     /// Number of the layer.
     pub layer: usize,
-    /// Number of their heads.
+    /// Number of query heads.
     pub heads: u64,
     /// Whether RoPE rotated the queries.
     pub has_rope: bool,
 }
 
-/// A matrix of a layer whose product an architecture may change.
+/// Matrix of a layer whose product an architecture may change with [`Style::linear`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LayerMatrix {
     /// `attn_qkv`: queries, keys and values.
@@ -131,7 +131,7 @@ pub(super) enum LayerMatrix {
     Keys,
     /// Values: `attn_v`.
     Values {
-        /// Rows of keys, before norm and RoPE.
+        /// Rows of keys, before norm and RoPE. Some architectures derive values from them.
         keys: ValueId,
     },
     /// Output projection: `attn_output`.
@@ -140,7 +140,7 @@ pub(super) enum LayerMatrix {
     Down,
 }
 
-/// A product of rows with a matrix of a layer.
+/// Product of rows with a matrix of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product<'a> {
     /// Number of the layer.
@@ -158,7 +158,7 @@ pub(super) struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Returns whether the rows of the product are queries, keys or values.
+    /// Returns whether the product has rows of queries, keys or values.
     pub fn is_projection(&self) -> bool {
         match self.matrix {
             LayerMatrix::QueriesKeysValues | LayerMatrix::Queries | LayerMatrix::Keys | LayerMatrix::Values { .. } => {
@@ -169,23 +169,23 @@ impl Product<'_> {
     }
 }
 
-/// Builds the usual product, with a bias if the file has one.
+/// Builds the usual product, plus a bias if the file has one.
 pub(super) fn linear(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
     b.linear(of.x, of.name, of.from, of.to, Bias::Optional)
 }
 
-/// Builds the product, with a bias of queries, keys and values, which the file must have.
+/// Builds the usual product. Products with queries, keys and values require a bias in the file.
 pub(super) fn biased_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
     b.linear(of.x, of.name, of.from, of.to, if of.is_projection() { Bias::Required } else { Bias::Optional })
 }
 
-/// Scores of attention.
+/// Properties of a layer's attention scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scores {
-    /// Attributes of the op.
+    /// Attributes of the attention op.
     pub attrs: ScoreAttrs,
-    /// Whether the layer has attention sinks: a logit for each head that takes a part of the
-    /// weights and has no value.
+    /// Whether the layer has attention sinks. A sink is a logit for each head that takes part in
+    /// the softmax, but has no value.
     pub sinks: bool,
 }
 
@@ -206,11 +206,11 @@ pub(super) struct PostNorms {
 }
 
 impl PostNorms {
-    /// The usual names.
+    /// Names in the files of most architectures.
     pub const USUAL: PostNorms = PostNorms { attention: "post_attention_norm", network: "post_ffw_norm" };
 }
 
-/// Widths of rows of all heads.
+/// Elements in a row of all heads, for queries, keys and values.
 #[derive(Clone, Copy)]
 struct RowWidths {
     q: u64,
@@ -218,28 +218,29 @@ struct RowWidths {
     v: u64,
 }
 
-/// Rows of keys and values.
+/// Rows of a layer's keys and values.
 struct KeyValueRows {
     k: ValueId,
     v: ValueId,
 }
 
-/// Differences between decoders. `docs/extending.md` has a table from a difference to its field, or
-/// to the functions for differences without a field.
+/// Differences between decoders. A table in `docs/extending.md` lists, for each difference, its
+/// field here or the function that handles it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
-    /// Pairing of RoPE.
+    /// Pairing of elements that RoPE rotates.
     pub pairs: RopeStyle,
     /// Layers with RoPE.
     pub rope_layers: RopeLayers,
-    /// Multiplies queries by a function of their positions.
+    /// Function that multiplies queries by a function of their positions.
     pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
-    /// Builds the product with a matrix of attention, or with the last one of a dense network or a
-    /// shared expert. It has no effect on routed experts: [`routed_experts`] builds their products.
+    /// Function that builds the product with a matrix of attention, or with `ffn_down` of a dense
+    /// network or a shared expert. It has no effect on routed experts: [`routed_experts`] builds
+    /// their products.
     pub linear: fn(&mut Builder<'_>, &Product<'_>) -> Result<ValueId, ArchError>,
-    /// Changes the usual scores of a layer.
+    /// Function that changes the usual attention scores of a layer.
     pub scores: fn(&Builder<'_>, usize, Scores) -> Result<Scores, ArchError>,
-    /// Changes the usual state of a layer's keys and values.
+    /// Function that changes the usual state of a layer's keys and values.
     pub state: fn(State) -> State,
     /// Norms of queries, keys and values.
     pub head_norm: HeadNorm,
@@ -247,22 +248,23 @@ pub(super) struct Style {
     pub output_gate: OutputGate,
     /// Whether a norm precedes attention and the feed-forward network.
     pub pre_norms: bool,
-    /// Whether the feed-forward network has the same input as attention, in parallel, if it has no
-    /// norm of its own.
+    /// Whether the feed-forward network has the same input as attention, in layers without a norm
+    /// of their own for the network.
     pub parallel: bool,
-    /// The norm before the feed-forward network.
+    /// Name of the norm before the feed-forward network.
     pub ffn_norm: &'static str,
-    /// Norms of the outputs of attention and of the feed-forward network, before they are added.
+    /// Names of the norms on the outputs of attention and of the feed-forward network, before the
+    /// outputs are added to the stream.
     pub post_norms: Option<PostNorms>,
     /// Whether `ffn_up` of the dense network has the rows of both the gate and the up matrix.
     pub fused_gate: bool,
-    /// Builds the shared expert of this width on rows of a layer.
+    /// Function that builds the shared expert on rows of a layer. The number is the expert's width.
     pub shared: fn(&mut Builder<'_>, usize, ValueId, u64, &Style) -> Result<ValueId, ArchError>,
     /// Activation of gates.
     pub gate: GateAttrs,
-    /// Activation between up and down in networks without a gate.
+    /// Activation between the up and down matrices, in networks without a gate.
     pub ungated: Option<Unary>,
-    /// Embeds tokens.
+    /// Function that embeds tokens.
     pub embed: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
 }
 
@@ -305,25 +307,26 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     b.logits(x)
 }
 
-/// Embeds tokens, and multiplies their rows by the root of the rows' length.
+/// Embeds tokens, and multiplies the result by the square root of its row length.
 pub(super) fn embed_by_root(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     b.scale(x, (b.hyper.embedding_length as f64).sqrt())
 }
 
-/// Embeds tokens, and adds a row of a table for each position.
+/// Embeds tokens, and adds for each token the row of its position in `position_embd`.
 pub(super) fn embed_with_positions(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     add_positions(b, x)
 }
 
-/// Adds a row of a table for each position.
+/// Adds to each row of `x` the row of its position in `position_embd`.
 pub(super) fn add_positions(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let rows = b.position_rows("position_embd.weight")?;
     b.add(rows, x)
 }
 
-/// Builds attention and the feed-forward network in parallel, after one norm or after a norm each.
+/// Builds attention and the feed-forward network in parallel. They have one norm before them, or a
+/// norm each.
 pub(super) fn parallel_blocks(
     b: &mut Builder<'_>,
     layer: usize,
@@ -340,17 +343,18 @@ pub(super) fn parallel_blocks(
     feed_forward_of(b, layer, x, h, style)
 }
 
-/// Builds norm, attention, output matrix, residual.
+/// Builds the attention block: norm, attention, output matrix, and addition to the stream.
 pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.attn_norm.weight"))? } else { x };
     let y = attention_of(b, layer, h, style)?;
     add(b, layer, x, y, style.post_norms.map(|norms| norms.attention))
 }
 
-/// Key of the limit of queries, keys and values. An architecture lists it in `reads`.
+/// Key of the limit that queries, keys and values are clamped to. Architectures that support the
+/// key list it in `reads`.
 pub(super) const CLAMP_KQV: &str = "attention.clamp_kqv";
 
-/// Builds the product, and clamps queries, keys and values to the file's limit.
+/// Builds the product, and clamps queries, keys and values to the limit that the file states.
 pub(super) fn clamped_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
     let y = linear(b, of)?;
     if !of.is_projection() {
@@ -360,12 +364,13 @@ pub(super) fn clamped_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Resu
     b.clamp(y, limit)
 }
 
-/// Returns scores with the file's soft limit, or `usual` without the key.
+/// Returns scores with the soft limit that the file states, or `usual` without the key.
 pub(super) fn limited_scores(b: &Builder<'_>, scores: Scores, usual: f64) -> Result<Scores, ArchError> {
     Ok(Scores { attrs: ScoreAttrs { cap: b.keys().cap(SCORE_CAP, usual)?, ..scores.attrs }, ..scores })
 }
 
-/// Key of the soft limit of attention scores. An architecture lists it in `reads`.
+/// Key of the soft limit of attention scores. Architectures that support the key list it in
+/// `reads`.
 pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
 
 /// Returns whether RoPE rotates the queries and keys of a layer.
@@ -385,7 +390,8 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style:
     attention_to(b, layer, h, style, None)
 }
 
-/// Builds attention over the positions `selection`, or over all.
+/// Builds attention on normalised rows, including its output matrix, over the positions
+/// `selection`, or over all positions.
 pub(super) fn attention_to(
     b: &mut Builder<'_>,
     layer: usize,
@@ -397,17 +403,17 @@ pub(super) fn attention_to(
     attention_output(b, layer, h, y, style)
 }
 
-/// Result of attention before the output matrix.
+/// Result of attention, before its gate and output matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionOutput {
-    /// Sums of values, by head.
+    /// Weighted sums of values, `[T, heads, d]`.
     pub heads: ValueId,
-    /// Logits of gates that the query matrix has.
+    /// Logits of the gate, if the query matrix has rows for them.
     gate: Option<ValueId>,
 }
 
-/// Builds attention on normalised rows over the positions `selection`, or over all, without gate
-/// and output matrix.
+/// Builds attention on normalised rows over the positions `selection`, or over all positions. The
+/// result lacks the gate and the output matrix.
 pub(super) fn build_attention(
     b: &mut Builder<'_>,
     layer: usize,
@@ -450,7 +456,8 @@ pub(super) fn build_attention(
     Ok(AttentionOutput { heads, gate })
 }
 
-/// Builds gate and output matrix of attention. `h` are its normalised input rows.
+/// Builds the gate and the output matrix of attention. `h` are the normalised rows that attention
+/// took.
 pub(super) fn attention_output(
     b: &mut Builder<'_>,
     layer: usize,
@@ -473,8 +480,8 @@ pub(super) fn attention_output(
     (style.linear)(b, &Product { layer, matrix: LayerMatrix::Output, name: &name, x: y, from, to })
 }
 
-/// Multiplies the result `y` of attention by a function of `attn_gate` times rows: element by
-/// element, or head by head. A value has `value_length` elements.
+/// Multiplies `y`, the result of attention, by a function of the product of `h` and `attn_gate`.
+/// The gate has a number for each element, or for each head. A head has `value_length` elements.
 pub(super) fn gated_output(
     b: &mut Builder<'_>,
     layer: usize,
@@ -491,7 +498,7 @@ pub(super) fn gated_output(
     if by_head { b.scale_heads(y, gate) } else { b.mul(y, gate) }
 }
 
-/// Adds `y` to the stream, after a norm if there is one.
+/// Adds `y` to the stream `x`, after the norm `norm` if it is given.
 pub(super) fn add(
     b: &mut Builder<'_>,
     layer: usize,
@@ -505,7 +512,7 @@ pub(super) fn add(
     b.add(y, x)
 }
 
-/// Returns the queries and keys of a layer, with rows of these widths.
+/// Returns descriptions of a layer's queries and keys, for their norms.
 fn head_rows(b: &Builder<'_>, layer: usize, widths: RowWidths, has_rope: bool) -> (HeadRows, HeadRows) {
     let of = &b.hyper.layers[layer];
     let rows = |part: &str, width: u64, heads: u64| HeadRows {
@@ -520,8 +527,8 @@ fn head_rows(b: &Builder<'_>, layer: usize, widths: RowWidths, has_rope: bool) -
     (rows("q", widths.q, of.heads), rows("k", widths.k, of.kv_heads))
 }
 
-/// Builds queries, and keys and values unless the layer shares those of another: from three
-/// matrices, or from one, as the file has them.
+/// Builds queries, keys and values. The file has three matrices for them, or one. Returns no keys
+/// and values if the layer shares those of another layer.
 fn projections(
     b: &mut Builder<'_>,
     layer: usize,
@@ -546,7 +553,7 @@ fn projections(
     } else {
         let q = product(b, "attn_q", LayerMatrix::Queries, q)?;
         if shares {
-            // Checkpoints have the matrices of all layers, even unused ones, and converters keep
+            // The layer shares keys and values. Checkpoints and files still have its matrices for
             // them.
             let head = b.hyper.layers[layer].key_length;
             for (part, shape) in [("attn_k", &[k, width][..]), ("attn_v", &[v, width]), ("attn_k_norm", &[head])] {

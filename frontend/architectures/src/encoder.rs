@@ -1,5 +1,6 @@
-//! Encoders: layers with attention over the whole text and a feed-forward network. Each is added to
-//! its input, with a layer norm after the sum. They return hidden states and have no output matrix.
+//! Encoders: layers with attention over the whole text and a feed-forward network. The output of
+//! each block is added to its input, and a layer norm follows. Encoders return hidden states; they
+//! have no output matrix.
 //!
 //! ```text
 //! x = norm(token_embd[id] + token_types[0] + position_embd[position])
@@ -13,14 +14,14 @@ use super::builder::Builder;
 use super::decoder::{self, Style};
 use super::error::ArchError;
 
-/// Embeds tokens, and adds the first token type if the file has types.
+/// Embeds tokens, and adds the first token type if the file has token types.
 pub(super) fn embed(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     if b.has("token_types.weight") { b.first_token_type(x) } else { Ok(x) }
 }
 
-/// Builds an encoder, from token ids to hidden states of the requested rows. It uses the parts of
-/// the style for attention, network and embeddings.
+/// Builds an encoder, from token ids to hidden states of the requested rows. Of the style, it uses
+/// only the fields for attention, network and embeddings.
 pub(super) fn encoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let mut x = (style.embed)(b)?;
     x = b.norm(x, "token_embd_norm.weight")?;

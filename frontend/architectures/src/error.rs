@@ -37,7 +37,7 @@ pub enum ArchError {
         /// Required dimensions.
         expected: Box<[u64]>,
     },
-    /// A vector for elementwise operations is not F32.
+    /// A vector for an elementwise op is not F32.
     #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quote(tensor))]
     VectorType {
         /// Model file with the tensor.
@@ -47,7 +47,7 @@ pub enum ArchError {
         /// Type of the tensor.
         found: TensorType,
     },
-    /// A table of expert numbers has another type than I32.
+    /// A table of expert ids has another type than I32.
     #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quote(tensor))]
     TableType {
         /// Model file with the tensor.
@@ -57,19 +57,19 @@ pub enum ArchError {
         /// Type of the tensor.
         found: TensorType,
     },
-    /// A table of expert numbers has an invalid one.
+    /// A table of expert ids has an id that is not below the number of experts.
     #[error("{}: tensor \"{}\" names expert {found}; the model has {count} experts, numbered from 0", path.display(), quote(tensor))]
     TableId {
         /// Model file with the tensor.
         path: Box<Path>,
         /// Name of the tensor.
         tensor: Box<str>,
-        /// Invalid number.
+        /// Invalid expert id.
         found: i32,
         /// Number of experts.
         count: u64,
     },
-    /// A tensor of one number that is not finite, or has another shape.
+    /// A tensor that should be one finite number has another shape or value.
     #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quote(tensor))]
     Scalar {
         /// Model file with the tensor.
@@ -79,7 +79,7 @@ pub enum ArchError {
         /// Number in the tensor.
         found: f32,
     },
-    /// A tensor would change the result, and the architecture does not use it.
+    /// The architecture does not use a tensor that would change the result.
     #[error(
         "{}: tensor \"{}\" is not used by architecture {architecture}; ignoring it would give wrong results",
         path.display(), quote(tensor)
@@ -108,7 +108,7 @@ pub enum ArchError {
     Nextn {
         /// Model file whose layers cannot draft.
         path: Box<Path>,
-        /// Reason why they cannot.
+        /// Reason why the layers cannot draft.
         problem: NextnProblem,
     },
     /// Keys and tensors agree, but an op with them is invalid.
@@ -121,16 +121,16 @@ pub enum ArchError {
     },
 }
 
-/// Reason why a model's own layers cannot draft.
+/// Reason why a model's own draft layers cannot draft.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NextnProblem {
     /// The model has no draft layers.
     #[error("the model has no draft layers (nextn), or the file was converted without them")]
     None,
-    /// Rejected drafts could not be undone.
+    /// The model has recurrent states, so rejected drafts could not be undone.
     #[error("tokens cannot be drafted: recurrent states cannot be rolled back after a rejected draft")]
     Recurrent,
-    /// The input of this architecture's draft layers is not known.
+    /// The code does not know the input of this architecture's draft layers.
     #[error("draft layers (nextn) of {architecture} are not supported; supported are those of {}", known.join(", "))]
     Architecture {
         /// Architecture of the model.
@@ -141,7 +141,7 @@ pub enum NextnProblem {
 }
 
 impl ArchError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             ArchError::Gguf(error) => error.class(),
@@ -158,7 +158,7 @@ impl ArchError {
         }
     }
 
-    /// Returns the change that may help.
+    /// Returns the change that may help the user.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             ArchError::UnknownArchitecture { .. } => Some(Remedy::ListModels),

@@ -1,13 +1,13 @@
-//! Hyperparameters of a model, from the keys of its file. Every value is checked before anything is
-//! built from it.
+//! Hyperparameters of a model, from the keys of its file. Each value is checked before the graph is
+//! built.
 //!
-//! This file has the type. `read` reads it, and the other files read the keys of one concept each.
-//! Keys of fewer than five architectures are not here: files in `models` and `layers` read them,
-//! with `Builder::keys`.
+//! This file has the type. `read` reads the keys, and each other file reads the keys of one
+//! concept. Keys that fewer than five architectures have are not here: files in `models` and
+//! `layers` read them with `Builder::keys`.
 //!
-//! Keys that a decoder may list per layer (heads, feed-forward lengths, experts used) are read as a
-//! scalar or as an array of exactly `block_count` elements. A key that changes the computation in a
-//! way that no builder supports is refused, unless its value changes nothing.
+//! Some keys may differ between layers: heads, feed-forward lengths, experts used. They are read as
+//! a scalar or as an array of exactly `block_count` elements. A key that changes the computation in
+//! an unsupported way is refused, unless its value is neutral.
 
 mod defaults;
 mod experts;
@@ -42,13 +42,13 @@ pub(super) use recurrent::{MAX_TAPS, Ssm, stated_layers};
 pub(super) use rope::YARN_TRUNCATE;
 pub(super) use scales::MAX_BIAS;
 
-/// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
-/// below overflow.
+/// Maximum embedding, feed-forward and head sizes. It is an order of magnitude above any model's
+/// sizes, and products of sizes stay far below overflow.
 pub(super) const MAX_WIDTH: u64 = 1 << 24;
 /// Maximum number of heads, experts and layers.
 pub(super) const MAX_COUNT: u64 = 1 << 16;
-/// Maximum number of layers over all rounds of a model that repeats its layers. The number of
-/// tensors does not bound it. (llama.cpp has the same limit.)
+/// Maximum number of layers over all rounds, in a model that repeats its layers. The number of
+/// tensors does not bound this number. llama.cpp has the same limit.
 pub(super) const MAX_ROUNDED: u64 = 512;
 /// Maximum number of residual streams.
 pub(super) const MAX_STREAMS: u64 = 1 << 8;
@@ -58,74 +58,76 @@ pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 /// Function of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
 
-/// Hook of an architecture that changes hyperparameters after all keys have the usual meaning.
+/// Hook of an architecture that changes hyperparameters after all keys were read in the usual way.
 pub(super) type Adjust = fn(&Keys<'_>, &mut Hyper) -> Result<(), GgufError>;
 
 /// Hyperparameters of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyper {
-    /// `general.architecture`.
+    /// Name of the architecture, from `general.architecture`.
     pub architecture: String,
-    /// Maximum number of positions of the model.
+    /// Maximum number of positions that the model supports.
     pub context_length: u64,
     /// Width of the residual stream.
     pub embedding_length: u64,
     /// Rows of the embedding table.
     pub vocabulary: u64,
-    /// Epsilon that norms add to the mean square.
+    /// Epsilon that norms add to the mean square (layer norms: the variance).
     pub norm_eps: f64,
     /// Whether a token attends only to itself and earlier tokens, rather than to the whole text.
     pub causal: bool,
-    /// Type of norms.
+    /// Type of the stream's norms.
     pub norms: Norms,
     /// Rotary embedding.
     pub rope: Rope,
-    /// Whether the model has RoPE: the files of some models disable it.
+    /// Whether the model has RoPE. The files of some models disable it.
     pub has_rope: bool,
-    /// RoPE of layers with a window, if the file states a window, even if no layer has one.
+    /// RoPE of layers with an attention window, if the file states a window. It is present even if
+    /// no layer has the window.
     pub local_rope: Option<Rope>,
-    /// Factors on the outputs of layers.
+    /// Factors on the residual stream, on slopes of ALiBi and on logits.
     pub scales: Scales,
-    /// Ranks and sizes of latent attention.
+    /// Ranks and sizes of latent attention (MLA), if the model has it.
     pub mla: Option<Mla>,
-    /// All decoder layers; for a draft graph ([`super::Nextn::Alone`]), followed by the draft
-    /// layers.
+    /// All decoder layers. In a draft graph ([`super::Nextn::Alone`]), the draft layers follow
+    /// them.
     pub layers: Vec<Layer>,
-    /// Number of layers after those that draft tokens ("nextn", multi-token prediction) and are not
-    /// part of the model itself.
+    /// Number of draft layers in the file ("nextn", multi-token prediction). They follow the
+    /// model's own layers.
     pub draft_layers: u64,
 }
 
-/// Factors on the residual stream and on logits; 1 everywhere for most models.
+/// Factors on the residual stream and on logits. In most models, all factors are 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scales {
     /// Factor on rows of the embedding table.
     pub embedding: f64,
-    /// Factor on the output of a block, before it is added to the stream.
+    /// Factor on the output of attention or a network, before it is added to the stream.
     pub residual: f64,
     /// Divisor of logits.
     pub logit: f64,
-    /// Soft limit of logits; 0 for none.
+    /// Soft limit of logits; 0 means no limit.
     pub softcap: f64,
-    /// Maximum bias, which determines the ALiBi slopes; 0 without ALiBi.
+    /// Maximum bias of ALiBi, which determines its slopes; 0 means no ALiBi.
     pub max_bias: f64,
 }
 
 impl Scales {
-    /// Neutral values.
+    /// Values that change nothing.
     pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, max_bias: 0.0 };
-    /// ALiBi of "Train Short, Test Long" (arXiv 2108.12409), for files without a key.
+    /// Scales of models with ALiBi whose files lack the key of the maximum bias. The 8 is from
+    /// "Train Short, Test Long" (arXiv 2108.12409).
     pub(super) const ALIBI: Scales = Scales { max_bias: 8.0, ..Scales::NONE };
 }
 
-/// One decoder layer.
+/// Hyperparameters of one decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// Whether the layer mixes tokens by a recurrent state instead of attention.
     pub recurrent: bool,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u64,
-    /// Key and value heads; divides `heads`. 0 in a layer without attention.
+    /// Number of key and value heads, a divisor of `heads`; 0 in a layer without attention.
     pub kv_heads: u64,
     /// Length of a query or key of one head.
     pub key_length: u64,
@@ -133,49 +135,51 @@ pub struct Layer {
     pub value_length: u64,
     /// Factor on attention scores.
     pub attention_scale: f64,
-    /// Number of positions that a row attends to, including its own; `None` for all earlier ones.
+    /// Number of positions that a row attends to, including its own; `None` if it attends to all
+    /// earlier positions.
     pub window: Option<u64>,
     /// Layer whose keys and values this layer uses, if this layer computes none.
     pub shares: Option<usize>,
-    /// Width of the dense feed-forward network; 0 if the file has only experts.
+    /// Width of the dense feed-forward network; 0 if the layer has only experts.
     pub feed_forward: u64,
-    /// Experts, where the layer has them.
+    /// Sizes of the experts, if the layer has them.
     pub experts: Option<Experts>,
-    /// Limits of gates and up.
+    /// Limits that gates and up products are clamped to.
     pub limits: Limits,
-    /// Whether RoPE rotates queries and keys, if the model has RoPE. In latent attention without
-    /// it, the whole key is made from the latent row.
+    /// Whether RoPE rotates queries and keys in this layer, if the model has RoPE. In latent
+    /// attention without RoPE, the whole key is made from the latent row.
     pub has_rope: bool,
 }
 
-/// Rotary position embedding, without the pairing, which depends on the architecture.
+/// Parameters of rotary position embedding. The pairing of elements depends on the architecture and
+/// is not here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub base: f64,
-    /// Leading dimensions of a head that are rotated; even. 0 for none.
+    /// Number of elements at the start of a head that are rotated; even. 0 means none.
     pub dims: u64,
-    /// Method to extend the trained context.
+    /// Method that extends the context for which the model was trained.
     pub scaling: RopeScaling,
-    /// Factor of this method; 1 without scaling.
+    /// Ratio of the extended context to the original one; 1 without scaling.
     pub factor: f64,
-    /// Context before scaling.
+    /// Context length before scaling.
     pub original_context: u64,
-    /// YaRN: rotations above which a frequency is unchanged.
+    /// YaRN: number of rotations over the context above which a frequency is unchanged.
     pub beta_fast: f64,
-    /// YaRN: rotations below which a frequency is interpolated.
+    /// YaRN: number of rotations over the context below which a frequency is fully interpolated.
     pub beta_slow: f64,
-    /// Factor on the rotated values, in addition to that of YaRN.
+    /// Factor on the rotated elements, in addition to YaRN's factor.
     pub attn_factor: f64,
     /// Whether the frequencies are divided by `rope_freqs.weight`, or by
     /// `rope_factors_short.weight` and `rope_factors_long.weight`, if the file has them.
     pub divided: bool,
 }
 
-/// Sizes from which defaults of RoPE follow.
+/// Sizes that determine the defaults of RoPE.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RopeSizes {
-    /// Maximum number of positions of the model.
+    /// Maximum number of positions that the model supports.
     pub context_length: u64,
     /// Length of a key of one head.
     pub key_length: u64,

@@ -1,9 +1,10 @@
-//! Architectures: from a model file to a graph, as its authors wrote the model.
+//! Architectures: builds a graph from a model file, with the ops that the model's authors wrote.
 //!
-//! In: a [`Gguf`](ixc_model_files::gguf::Gguf) whose bytes are sound. Out: a [`Model`]:
-//! hyperparameters and a [`Module`](ixc_ir::graph::Module) whose function `@step` computes logits.
-//! The graph is unfused, and its weights have the names of their tensors. Differences between
-//! architectures are ops and attributes of the graph. No later crate knows an architecture's name.
+//! The input is a [`Gguf`](ixc_model_files::gguf::Gguf) that was checked for structure. The output
+//! is a [`Model`]: hyperparameters and a [`Module`](ixc_ir::graph::Module) whose function `@step`
+//! computes logits. The graph is unfused, and its weights have the names of their tensors.
+//! Differences between architectures are ops and attributes of the graph. No later crate knows an
+//! architecture's name.
 //!
 //! ```text
 //! %7 = rms_norm %6, @blk.0.attn_norm.weight {eps = 1e-6} : f32[T, 256]
@@ -11,22 +12,22 @@
 //! %9 = matmul %7, %8 : f32[T, 256]
 //! ```
 //!
-//! Begin with `models/llama.rs`, the row of an architecture. Then read `decoder.rs`, which builds
-//! its graph. [`build_parts`] calls both.
+//! Begin with `models/llama.rs`, which registers an architecture. Then read `decoder.rs`, which
+//! builds its graph. [`build_parts`] reads the keys and builds the graph.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `models` | a file for each architecture, and the registry of their rows |
-//! | `architecture` | the types of a row and of a family |
-//! | `build_model` | opening a file, and building the model of a row |
-//! | `hyper` | keys to hyperparameters, with every range check |
+//! | `models` | one file for each architecture, and the registry |
+//! | `architecture` | types of the registry: an architecture and a family of models |
+//! | `build_model` | opening a file, and building its model |
+//! | `hyper` | hyperparameters, read from keys with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
-//! | `decoder` | common parts of decoders, and their differences |
-//! | `encoder` | common parts of encoders, whose attention is not causal |
+//! | `decoder` | common blocks of decoders, and the style that describes differences |
+//! | `encoder` | encoders, whose attention is not causal |
 //! | `layers` | shared layers, each under its published name |
 //! | `numbers` | constant tensors that no file has |
-//! | `weights` | bytes of a model's weights, for the interpreter |
-//! | `error` | errors of files that do not make a model |
+//! | `weights` | bytes of a model's weights, for the reference interpreter |
+//! | `error` | errors of GGUF files that do not make a supported model |
 //!
 //! To add an architecture, write a file with its row, and add the row to its family in
 //! [`FAMILIES`].

@@ -1,9 +1,10 @@
-//! Tensors with a constant value that no file has.
+//! Constant tensors that no file has.
 
 use ixc_ir::derived::{Axis, Change, Element, Extent, Piece};
 
-/// Returns a tensor of `rows` rows and `columns` columns, all with the same number. It formally
-/// refers to the first bytes of the model, whose values are ignored.
+/// Returns a matrix of `rows` rows and `columns` columns in which each element is `number`. A
+/// derived tensor must refer to bytes of the file, so it refers to the first bytes and ignores
+/// them.
 pub(super) fn constant(number: f32, rows: u64, columns: u64) -> Piece {
     Piece {
         extent: Extent { file: 0, offset: 0, bytes: 4 },

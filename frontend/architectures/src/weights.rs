@@ -1,4 +1,4 @@
-//! The bytes of a model's weights, for the reference interpreter: slices of the mapped files.
+//! Bytes of a model's weights, for the reference interpreter. They are slices of the mapped files.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use ixc_ir::graph::interpret::{SourceError, WeightSource};
 use ixc_ir::graph::{Module, Weight, WeightId};
 use ixc_model_files::gguf::Gguf;
 
-/// The weights of `module` in the file that it was built from.
+/// Bytes of the weights of `module`, in the file that the module was built from.
 #[derive(Clone, Copy, Debug)]
 pub struct FileWeights<'a> {
     gguf: &'a Gguf,
@@ -14,7 +14,8 @@ pub struct FileWeights<'a> {
 }
 
 impl<'a> FileWeights<'a> {
-    /// Weights are looked up in `gguf` by name, so passes may have changed the rest of the module.
+    /// Returns a source of weights that looks them up in `gguf` by name. Passes may therefore have
+    /// changed other parts of the module.
     pub fn new(gguf: &'a Gguf, module: &'a Module) -> FileWeights<'a> {
         FileWeights { gguf, module }
     }
@@ -35,12 +36,12 @@ impl WeightSource for FileWeights<'_> {
 }
 
 impl FileWeights<'_> {
-    /// Returns the bytes of a weight before it is cut for a rank.
+    /// Returns the bytes of a whole weight. A rank may use only a part of them.
     fn whole(&self, weight: &Weight) -> Result<Cow<'_, [u8]>, SourceError> {
         let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
         let shape = weight.whole_shape();
         let (Some(part), [.., rows, columns]) = (&weight.part, &shape[..]) else {
-            // A vector may use only the first numbers of its tensor (`Builder::divisors`).
+            // A vector may use only the first numbers of a longer tensor (`Builder::divisors`).
             let own = match &shape[..] {
                 [len] => weight.stored_format().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
                 _ => usize::MAX,

@@ -1,4 +1,4 @@
-//! Attention: rotations, caches, and the selection of positions.
+//! Attention: RoPE, KV caches, and the selection of positions to attend to.
 
 use std::collections::HashMap;
 
@@ -12,44 +12,44 @@ use super::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Indexer, Mla, Rope};
 
-/// Positions that determine the angles of RoPE.
+/// Change of the tokens' positions before they determine the angles of RoPE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RopePositions {
-    /// Number whose multiples positions are rounded down to.
+    /// Divisor of positions: each position is rounded down to a multiple of this number.
     pub every: u64,
-    /// Whether rotations have the opposite direction.
+    /// Whether heads are rotated in the opposite direction.
     pub back: bool,
 }
 
 impl RopePositions {
-    /// The positions of tokens.
+    /// The unchanged positions of tokens.
     pub(crate) const TOKENS: RopePositions = RopePositions { every: 1, back: false };
 }
 
-/// Inputs of the compression of runs of positions to a row each.
+/// Inputs of `compress`, which reduces each run of `every` consecutive positions to one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compression<'a> {
-    /// Rows whose weighted mean is the result.
+    /// Rows of the positions. The result is their weighted mean in each run.
     pub kv: ValueId,
-    /// Logits of the weights of the rows `kv`.
+    /// Logits of the weights of the rows in `kv`.
     pub gate: ValueId,
-    /// Name of the weight that is added to these logits, by position in a run.
+    /// Name of the weight that is added to these logits. It has a row for each position in a run.
     pub ape: &'a str,
-    /// Positions of a run.
+    /// Number of positions in a run.
     pub every: u64,
-    /// Elements of a row.
+    /// Number of elements in a row of `kv`.
     pub width: u64,
-    /// Whether a row also includes the previous run; each half of `width` is then a separate
-    /// series.
+    /// Whether a result also covers the previous run. The two halves of a row of `kv` are then
+    /// compressed separately.
     pub overlap: bool,
 }
 
-/// Inputs of an indexer of positions, and its sizes.
+/// Inputs of an indexer, which selects positions, and its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PositionIndex {
     /// Queries, `[T, heads, d]`.
     pub q: ValueId,
-    /// Weights of query heads, `[T, heads]`.
+    /// Weights of the query heads' scores, `[T, heads]`.
     pub w: ValueId,
     /// Keys, `[T, 1, d]`.
     pub k: ValueId,
@@ -57,13 +57,13 @@ pub(crate) struct PositionIndex {
     pub key_length: u64,
     /// Maximum number of selected positions or entries.
     pub top_k: u64,
-    /// Number of positions that share a key.
+    /// Number of consecutive positions that share one key.
     pub run: u64,
-    /// Whether the result is compressed entries of `run` positions.
+    /// Whether the indexer selects compressed entries of `run` positions, instead of positions.
     pub entries: bool,
 }
 
-/// Inputs of an indexer whose heads select blocks of positions, and its sizes.
+/// Inputs of an indexer in which each head selects blocks of positions, and its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockSelection {
     /// Queries, `[T, heads, d]`.
@@ -72,16 +72,17 @@ pub(crate) struct BlockSelection {
     pub k: ValueId,
     /// Elements of a key.
     pub key_length: u64,
-    /// Positions of the selected blocks.
+    /// Total number of positions in the blocks that a head selects.
     pub top_k: u64,
-    /// Positions of a block.
+    /// Number of positions in a block.
     pub block: u64,
-    /// Number of last blocks, up to and including the row's block, that are always selected.
+    /// Number of last blocks, including the block of the row's own position, that are always
+    /// selected.
     pub local: u64,
 }
 
 impl Builder<'_> {
-    /// Rotates heads by `positions`.
+    /// Applies RoPE to heads, with angles of the changed `positions`.
     pub fn rope_by(
         &mut self,
         x: ValueId,
@@ -101,9 +102,10 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Rotates heads by the step's positions. Frequencies are divided by `rope_freqs.weight`, or by
+    /// Applies RoPE to heads, with angles of the step's positions. If the file has
+    /// `rope_freqs.weight`, frequencies are divided by it. Otherwise they are divided by
     /// `rope_factors_short.weight` and, in long contexts, `rope_factors_long.weight`, if the file
-    /// has them.
+    /// has these.
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
         let rope = local.unwrap_or(&self.hyper.rope);
@@ -123,7 +125,7 @@ impl Builder<'_> {
     }
 
     /// Returns the divisors of the frequencies of `rope`, if the file has them: a number for each
-    /// pair. The tensor may be longer, for layers that rotate more pairs.
+    /// rotated pair of elements. The tensor may be longer, if other layers rotate more pairs.
     pub(super) fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
         let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
         let pairs = rope.dims / 2;
@@ -140,26 +142,28 @@ impl Builder<'_> {
         self.op_result(weight).map(Some)
     }
 
-    /// Returns the number of a layer's keys and values.
+    /// Returns the index of a layer's KV cache. Layers that are repeated have a cache for each
+    /// repetition.
     pub(super) fn cache(&self, layer: usize) -> usize {
         self.round * self.hyper.layers.len() + layer
     }
 
-    /// Returns the usual state of a layer's keys and values.
+    /// Returns the state that holds a layer's keys and values, with the usual sizes.
     pub fn key_value_state(&self, layer: usize) -> State {
         let of_layer = &self.hyper.layers[layer];
         let name = format!("kv.{}", self.cache(layer));
         let state = State::paged(&name, of_layer.kv_heads, of_layer.key_length, of_layer.value_length);
-        // If attention is not causal, all positions are kept.
+        // If attention is not causal, later tokens in the window are needed, so all positions are
+        // kept.
         State { window: of_layer.window.filter(|_| self.hyper.causal), ..state }
     }
 
-    /// Appends `k` and `v` to the usual state of `layer`; both are `[T, heads, d]`.
+    /// Appends `k` and `v`, both `[T, heads, d]`, to the usual KV cache of `layer`.
     pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
         self.append_to(layer, self.key_value_state(layer), k, v)
     }
 
-    /// Appends `k` and `v` to this state of `layer`; both are `[T, heads, d]`.
+    /// Appends `k` and `v`, both `[T, heads, d]`, to the KV cache of `layer`, declared as `state`.
     pub fn append_to(&mut self, layer: usize, state: State, k: ValueId, v: ValueId) -> Result<(), ArchError> {
         let cache = self.cache(layer);
         let state = self.graph.state(state);
@@ -172,8 +176,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over the appended positions of this layer, or
-    /// of the layer whose keys it shares. `sinks` adds attention sinks.
+    /// Builds attention of `layer` with the queries `q`, `[T, heads, d]`. It goes over the
+    /// positions appended by this layer, or by the layer whose keys it shares. `sinks` adds
+    /// attention sinks.
     pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
         self.attend_to(layer, q, &self.scores(layer), sinks, None)
     }
@@ -181,14 +186,15 @@ impl Builder<'_> {
     /// Returns the usual attributes of attention in a layer.
     pub fn scores(&self, layer: usize) -> ScoreAttrs {
         let of_layer = &self.hyper.layers[layer];
-        // If attention is not causal, half of a window precedes a row and half follows it.
+        // If attention is not causal, half of the window is before the row's position and half
+        // after it.
         let reach = of_layer.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
         let max_bias = self.hyper.scales.max_bias;
         ScoreAttrs { scale: of_layer.attention_scale, cap: 0.0, max_bias, slope: 0.0, reach }
     }
 
-    /// Does what [`Builder::attend`] does, with these attributes, over the positions `selection` if
-    /// there are any.
+    /// Does what [`Builder::attend`] does, with the attributes `scores`, and only over the
+    /// positions in `selection`, if it is given.
     pub fn attend_to(
         &mut self,
         layer: usize,
@@ -218,8 +224,8 @@ impl Builder<'_> {
         Ok(y)
     }
 
-    /// Appends rows of one head, which are keys and values, to the entries of `layer`; an entry
-    /// covers `every` positions.
+    /// Appends rows of one head, which serve as keys and as values, to the compressed entries of
+    /// `layer`. An entry covers `every` positions.
     pub fn append_entries(&mut self, layer: usize, entry: ValueId, every: u64) -> Result<(), ArchError> {
         let of_layer = &self.hyper.layers[layer];
         let state =
@@ -234,8 +240,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over the appended positions and over complete
-    /// entries, or only the entries `selection`, with sinks.
+    /// Builds attention of `layer` with the queries `q`, `[T, heads, d]`, and with attention sinks.
+    /// Rows attend to the appended positions, and to the compressed entries in `selection`, or to
+    /// all complete ones.
     pub fn attend_entries(
         &mut self,
         layer: usize,
@@ -258,7 +265,8 @@ impl Builder<'_> {
         Ok(y)
     }
 
-    /// Compresses each run of positions to a row, with the state `state`.
+    /// Compresses each run of positions to one row. The state `state` keeps the rows of an
+    /// incomplete run between steps.
     pub fn compress(&mut self, state: &str, of: &Compression<'_>) -> Result<ValueId, ArchError> {
         let Compression { kv, gate, ape, every, width, overlap } = *of;
         let ape = self.vectors(ape, &[every, width])?;
@@ -269,25 +277,25 @@ impl Builder<'_> {
         self.recurrent(Recurrent::Compress, state, &[rows, d], &operands, attrs)
     }
 
-    /// Returns the sizes of latent attention, which the file must have.
+    /// Returns the sizes of latent attention, or an error if the file lacks them.
     pub fn mla(&self) -> Result<Mla, ArchError> {
         let key = format!("{}.attention.kv_lora_rank", self.architecture);
         self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Returns the length of the row from which queries of latent attention are made, which the
-    /// file must have.
+    /// Returns the rank of the queries in latent attention (`q_lora_rank`), or an error if the file
+    /// lacks it.
     pub fn query_rank(&self) -> Result<u64, ArchError> {
         let key = format!("{}.attention.q_lora_rank", self.architecture);
         self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Reads the indexer that selects positions, which the file must have.
+    /// Reads the sizes of the indexer that selects positions. The file must have them.
     pub fn indexer(&self) -> Result<Indexer, ArchError> {
         Ok(Indexer::read(&self.keys(), &self.hyper.layers, self.hyper.context_length)?)
     }
 
-    /// Builds the positions or entries that an indexer selects, with the state `state`.
+    /// Builds the positions or entries that an indexer selects. Its keys are cached in `state`.
     pub fn index_top_k(&mut self, state: &str, of: &PositionIndex) -> Result<ValueId, ArchError> {
         let PositionIndex { q, w, k, key_length, top_k, run, entries } = *of;
         let kv = self.index_keys(state, k, key_length, run)?;
@@ -295,8 +303,8 @@ impl Builder<'_> {
         Ok(self.op_result(selection)?.0)
     }
 
-    /// Builds the blocks of positions that each head of an indexer selects for itself, with the
-    /// state `state`.
+    /// Builds the blocks of positions that each head of an indexer selects. Its keys are cached in
+    /// `state`.
     pub fn index_blocks(&mut self, state: &str, of: &BlockSelection) -> Result<ValueId, ArchError> {
         let BlockSelection { q, k, key_length, top_k, block, local } = *of;
         let kv = self.index_keys(state, k, key_length, 1)?;
@@ -304,7 +312,8 @@ impl Builder<'_> {
         Ok(self.op_result(blocks)?.0)
     }
 
-    /// Returns the token of a new state with keys of an indexer; each covers `run` positions.
+    /// Returns the token of a new state `state` with an indexer's keys; each key covers `run`
+    /// positions.
     pub(super) fn index_keys(
         &mut self,
         state: &str,
@@ -312,7 +321,8 @@ impl Builder<'_> {
         key_length: u64,
         run: u64,
     ) -> Result<ValueId, ArchError> {
-        // The state has keys and values; the values are not used.
+        // A paged state has keys and values. An indexer needs no values, so one element serves as
+        // the value.
         let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
         let state = self.op_result(state)?;
         let none = self.slice(k, 0, 1)?;

@@ -1,4 +1,4 @@
-//! Experts: the router's selection, and products with their matrices.
+//! Experts: their selection by the router, and products with their matrices.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
@@ -8,19 +8,20 @@ use super::{Builder, Matrices};
 use crate::error::ArchError;
 use crate::hyper::Experts;
 
-/// Experts of each row, and their weights.
+/// Experts selected for each row, and the weights of their outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
-    /// Numbers of the experts.
+    /// Ids of the selected experts.
     pub ids: ValueId,
-    /// Weights of their outputs.
+    /// Weights of the selected experts' outputs.
     pub weights: ValueId,
 }
 
-/// Score of a group of experts, if the router has softmax scores and no bias.
+/// Score of a group of experts. It applies if the router has softmax scores and no bias; other
+/// routers always sum the two best scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupScore {
-    /// The sum of the scores of its two best experts.
+    /// The sum of the scores of the group's two best experts.
     TwoBest,
     /// The score of the group's best expert.
     Best,
@@ -29,15 +30,15 @@ pub(crate) enum GroupScore {
 /// Products of experts with their gate and up matrices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateUp {
-    /// Gates, before the activation.
+    /// Products with the gate matrices, before the activation.
     pub gate: ValueId,
-    /// Rows of the matrix `up`, which are multiplied by the gates.
+    /// Products with the up matrices, which are multiplied by the activated gates.
     pub up: ValueId,
 }
 
 impl Builder<'_> {
-    /// Builds ids and weights of experts; the table `name` lists the experts for each of the step's
-    /// ids.
+    /// Builds ids and weights of experts. The table `name` lists the experts for each token id, and
+    /// the logits determine their weights.
     pub fn route_listed(&mut self, logits: ValueId, name: &str, experts: &Experts) -> Result<Route, ArchError> {
         let shape = [self.hyper.vocabulary, experts.used];
         let tensor = self.gguf.require_tensor(name)?;
@@ -52,7 +53,8 @@ impl Builder<'_> {
             return Err(ArchError::TableId { path: self.path(), tensor: name.into(), found, count: experts.count });
         }
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        // There is no integer format: integers are declared as f32 of the same size.
+        // No weight format has integers, so the table of i32 is declared as f32, which has the same
+        // size.
         let table = self.graph.weight(name, Format::F32, &shape, place);
         let table = self.op_result(table)?;
         self.used.insert(name.to_owned());
@@ -62,21 +64,22 @@ impl Builder<'_> {
         Ok(Route { ids, weights })
     }
 
-    /// Returns the experts of a layer, which the file must have.
+    /// Returns the sizes of a layer's experts, or an error if the file lacks them.
     pub fn experts(&self, layer: usize) -> Result<Experts, ArchError> {
         let key = format!("{}.expert_count", self.architecture);
         self.hyper.layers[layer].experts.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Separates ids and weights of the `experts` experts with matrices, and the sum of the weights
-    /// of identity experts.
+    /// Splits a selection into experts with matrices and identity experts, whose ids are `experts`
+    /// and above. Returns the ids and weights of the former and the sum of the weights of the
+    /// latter.
     pub fn identities(&mut self, all: Route, experts: u64) -> Result<(Route, ValueId), ArchError> {
         let parts = self.graph.route_identities(all.ids, all.weights, experts);
         let (ids, weights, identity) = self.op_result(parts)?;
         Ok((Route { ids, weights }, identity))
     }
 
-    /// Builds the groups of `size` experts that contain these ids.
+    /// Builds the ids of the groups of `size` consecutive experts that contain the experts `ids`.
     pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
         let groups = self.graph.expert_groups(ids, size);
         self.op_result(groups)
@@ -84,16 +87,16 @@ impl Builder<'_> {
 
     /// Builds ids and weights of the experts for each row of router logits.
     ///
-    /// `exp_probs_b.bias` is added for the selection only, if the file has it. The output of an
-    /// expert is a product with `ffn_down_exps`. Its factor `ffn_down_exps.scale` is multiplied
-    /// into the expert's weight, unless the product has a bias.
+    /// If the file has `exp_probs_b.bias`, it is added to scores for the selection only. The
+    /// factors `ffn_down_exps.scale` on experts' outputs are multiplied into the weights. This is
+    /// impossible if `ffn_down_exps` has a bias.
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<Route, ArchError> {
         let factors = self.expert_factors(layer, experts)?;
         self.route_of(layer, logits, experts, factors, GroupScore::TwoBest)
     }
 
-    /// Returns the factors on the outputs of a layer's experts, if the file has them. Weights of a
-    /// router include them.
+    /// Returns the factors on the outputs of a layer's experts, to multiply into the router's
+    /// weights. `None` if the file has no factors, or if the outputs have a bias.
     pub fn expert_factors(&mut self, layer: usize, experts: &Experts) -> Result<Option<WeightId>, ArchError> {
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
         let has_bias = self.has(&down("bias"));
@@ -102,7 +105,7 @@ impl Builder<'_> {
         Ok(factors)
     }
 
-    /// Does what [`Builder::route`] does, with these factors of experts and scores of groups.
+    /// Does what [`Builder::route`] does, with the given factors of experts and score of groups.
     pub fn route_of(
         &mut self,
         layer: usize,
@@ -139,8 +142,8 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Multiplies products with `NAME.weight` by their expert's number of `NAME.scale`, if the file
-    /// has it and the router's weights do not include it.
+    /// Multiplies each product with an expert's matrix by that expert's number in `NAME.scale`.
+    /// Does nothing if the file lacks it, or if the router's weights include it.
     pub(super) fn scale_expert_products(
         &mut self,
         y: ValueId,
@@ -162,8 +165,8 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Builds `x` times the gate and up matrices of the experts `ids`; files have one or two
-    /// tensors.
+    /// Builds `x` times the gate and up matrices of the experts `ids`. Files have two tensors for
+    /// them, or one with both.
     pub fn expert_gate_up(
         &mut self,
         layer: usize,
@@ -185,7 +188,7 @@ impl Builder<'_> {
         Ok(GateUp { gate: half("gate", 0)?, up: half("up", of.rows)? })
     }
 
-    /// Sums the experts' rows `[T, used, n]` with their weights.
+    /// Sums the outputs of each row's experts, `[T, used, n]`, times their weights.
     pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.expert_combine(y, weights);
         self.op_result(y)

@@ -1,4 +1,4 @@
-//! Products of heads, each with its own matrix.
+//! Products in which each head has its own matrix.
 
 use ixc_ir::graph::{Place, ValueId};
 
@@ -6,13 +6,13 @@ use super::{Builder, Matrices};
 use crate::error::ArchError;
 
 impl Builder<'_> {
-    /// Builds the sum of each head.
+    /// Sums the elements of each head.
     pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.heads_sum(x);
         self.op_result(y)
     }
 
-    /// Multiplies each head of `x` by its own matrix of `name`.
+    /// Multiplies each head of `x` by its own matrix in the tensor `name`.
     pub fn heads_linear(&mut self, x: ValueId, name: &str, of: Matrices) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &of.shape())?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
@@ -20,8 +20,8 @@ impl Builder<'_> {
         self.scale_product(y, name)
     }
 
-    /// Does what [`Builder::heads_linear`] does. In the file, the rows of all heads may form one
-    /// matrix.
+    /// Does what [`Builder::heads_linear`] does, but the tensor may also be one matrix that stacks
+    /// the rows of all heads.
     pub fn rows_linear(&mut self, x: ValueId, stem: &str, of: Matrices) -> Result<ValueId, ArchError> {
         let name = format!("{stem}.weight");
         let tensor = self.gguf.require_tensor(&name)?;
@@ -40,8 +40,8 @@ impl Builder<'_> {
         self.scale_product(y, stem)
     }
 
-    /// Does what [`Builder::heads_linear`] does, with a part of `tensor` as a weight called `name`.
-    /// The part follows `before` rows of each head.
+    /// Does what [`Builder::heads_linear`] does, with rows of `tensor` as a weight called `name`.
+    /// In each head's matrix, these rows follow the first `before` rows.
     pub fn heads_part(
         &mut self,
         x: ValueId,

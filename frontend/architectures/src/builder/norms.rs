@@ -1,4 +1,4 @@
-//! Norms of the stream, of heads, of streams and of parts of rows, with and without weights.
+//! Norms of the residual stream, of heads, of parallel streams and of parts of rows.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Place, ValueId, WeightId};
@@ -7,18 +7,20 @@ use super::{Builder, HEAD_GAIN};
 use crate::error::ArchError;
 use crate::hyper::Norms;
 
-/// 2^40. Its square absorbs a row's mean square: the sum is 2^80 in f32 and in f64.
+/// 2^40. As an epsilon, its square absorbs the mean square of a row: their sum is 2^80, in f32 and
+/// in f64.
 const ROOT: f64 = (1u64 << 40) as f64;
 
 impl Builder<'_> {
-    /// Builds a norm of the residual stream, with the weight `name` if the model's norms have
-    /// weights. It is an RMS norm, or a layer norm, with a bias if the file has one.
+    /// Builds a norm of the residual stream, of the model's type: RMS norm or layer norm. The
+    /// weight is `name`, if the model's norms have weights. Layer norms have a bias if the file has
+    /// one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let eps = self.hyper.norm_eps / self.hyper.scales.residual.powi(2);
         self.norm_of_rows(x, name, self.hyper.embedding_length, eps)
     }
 
-    /// Builds a norm of the same type for rows of another length, with the epsilon `eps`.
+    /// Builds a norm of the stream's type for rows of `width` elements, with the epsilon `eps`.
     pub fn norm_of_rows(&mut self, x: ValueId, name: &str, width: u64, eps: f64) -> Result<ValueId, ArchError> {
         let name = self.stored_name(name);
         let norms = self.hyper.norms;
@@ -32,8 +34,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Builds a norm of heads of `d` elements, each with its own weight. The type is that of the
-    /// stream's norms, without a bias.
+    /// Builds a norm of heads of `d` elements, each head with its own weight. It has the type of
+    /// the stream's norms, without a bias.
     pub fn norm_of_each(&mut self, x: ValueId, name: &str, heads: u64, d: u64) -> Result<ValueId, ArchError> {
         let weight = self.vectors(name, &[heads, d])?;
         let x = if self.hyper.norms.are_layer_norms() { self.centre(x)? } else { x };
@@ -41,8 +43,9 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Builds a layer norm of heads of `d` elements, each with its own weight and bias, with the
-    /// epsilon `eps`. Files may have one vector for all heads.
+    /// Builds a layer norm of heads of `d` elements, each with its own weight and bias, and the
+    /// epsilon `eps`. The file may have the weights of all heads as one vector, and the biases,
+    /// too.
     pub fn layer_norm_of_each(
         &mut self,
         x: ValueId,
@@ -65,7 +68,7 @@ impl Builder<'_> {
             1 => self.check_shape(tensor, &[heads * d])?,
             _ => self.check_shape(tensor, &[heads, d])?,
         }
-        // The concatenated biases of all heads are the bias of a row.
+        // Heads are merged to rows below, so the biases of all heads are added as one vector.
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let bias = self.graph.weight(&name, Format::F32, &[heads * d], place);
         let bias = self.op_result(bias)?;
@@ -76,8 +79,8 @@ impl Builder<'_> {
         self.split_heads(y, heads)
     }
 
-    /// Builds an RMS norm of a layer's queries, and multiplies each head by a number. Files have
-    /// each number once, graphs once for each element of the head ([`HEAD_GAIN`]).
+    /// Builds an RMS norm of a layer's queries, and multiplies each head by its gain. Files have
+    /// one gain for each head; the weight repeats it for each element of the head ([`HEAD_GAIN`]).
     pub fn norm_with_gains(&mut self, x: ValueId, layer: usize, heads: u64, d: u64) -> Result<ValueId, ArchError> {
         self.leave_out(&format!("blk.{layer}.attn_q_norm.weight"));
         let weight = self.vectors(&format!("blk.{layer}.{HEAD_GAIN}.weight"), &[heads, d])?;
@@ -90,15 +93,15 @@ impl Builder<'_> {
         self.rms_norm_of(x, name, len, self.hyper.norm_eps)
     }
 
-    /// Does what [`Builder::rms_norm`] does, with the epsilon `eps`.
+    /// Does what [`Builder::rms_norm`] does, but with the epsilon `eps`.
     pub fn rms_norm_of(&mut self, x: ValueId, name: &str, len: u64, eps: f64) -> Result<ValueId, ArchError> {
         let weight = self.vector(self.stored_name(name), len)?;
         let y = self.graph.rms_norm(x, weight, eps);
         self.op_result(y)
     }
 
-    /// Builds an RMS norm of each of `groups` equal parts of a row, with separate weights. Without
-    /// a weight `name` in the file, returns the rows unchanged.
+    /// Builds an RMS norm of each of `groups` equal parts of a row, each with its own weight. If
+    /// the file has no weight `name`, returns the rows unchanged.
     pub fn grouped_norm(&mut self, x: ValueId, name: &str, groups: u64, len: u64) -> Result<ValueId, ArchError> {
         if !self.has(name) {
             return Ok(x);
@@ -113,8 +116,8 @@ impl Builder<'_> {
         self.merge_heads(y)
     }
 
-    /// Builds an RMS norm of each of `count` concatenated streams, with separate weights, which
-    /// files may have as one vector.
+    /// Builds an RMS norm of each of `count` concatenated streams, each with its own weight. Files
+    /// may have these weights as one vector.
     pub fn norm_of_streams(&mut self, x: ValueId, name: &str, count: u64, len: u64) -> Result<ValueId, ArchError> {
         let weight = self.split_vectors(name, count, len)?;
         let x = self.split_heads(x, count)?;
@@ -123,7 +126,8 @@ impl Builder<'_> {
         self.merge_heads(y)
     }
 
-    /// Returns `count` F32 vectors `name` of length `len`, which files may have as one vector.
+    /// Returns the F32 weight `name` as `count` vectors of length `len`. Files may have it as one
+    /// vector.
     fn split_vectors(&mut self, name: &str, count: u64, len: u64) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.dims() != [count.saturating_mul(len)] || tensor.tensor_type().name != "F32" {
@@ -138,7 +142,7 @@ impl Builder<'_> {
         self.op_result(weight)
     }
 
-    /// Subtracts their means from rows or heads.
+    /// Subtracts from each row or head the mean of its elements.
     pub fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.centre(x);
         self.op_result(y)
@@ -151,7 +155,7 @@ impl Builder<'_> {
         self.scale(y, ROOT)
     }
 
-    /// Does what [`Builder::multiply_elements`] does, for heads with a vector each.
+    /// Does what [`Builder::multiply_elements`] does for heads, each with its own vector.
     pub fn multiply_head_elements(&mut self, x: ValueId, name: &str, heads: u64, d: u64) -> Result<ValueId, ArchError> {
         let weight = self.split_vectors(name, heads, d)?;
         let y = self.graph.rms_norm(x, weight, ROOT * ROOT);
@@ -170,8 +174,8 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Returns the name of a norm's weight in the file: files of Falcon-H1 have `ffn_norm` without
-    /// `.weight`, and files of PLaMo 3 have norms after blocks without it.
+    /// Returns the name of a norm's weight in the file, where `.weight` may be missing: in files of
+    /// Falcon-H1 for `ffn_norm`, in files of PLaMo 3 for norms after blocks.
     fn stored_name<'n>(&self, name: &'n str) -> &'n str {
         name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name)).unwrap_or(name)
     }

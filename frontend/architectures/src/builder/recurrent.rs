@@ -8,10 +8,10 @@ use super::Builder;
 use crate::error::ArchError;
 use crate::hyper::Ssm;
 
-/// Sizes of a layer's recurrent state: a matrix for each head.
+/// Sizes of a layer's recurrent state, which has a matrix for each head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateSizes {
-    /// Heads, each with a state.
+    /// Number of heads.
     pub heads: u64,
     /// Elements of a key.
     pub key_length: u64,
@@ -30,21 +30,21 @@ pub(crate) struct DeltaNet {
     pub k: ValueId,
     /// Values, `[T, heads, value length]`.
     pub v: ValueId,
-    /// Inputs of the decays (`alpha`): step sizes before the bias.
+    /// Inputs of the step sizes, before the bias. Step sizes determine the decays.
     pub alpha: ValueId,
     /// Update rates of the delta rule, before the sigmoid.
     pub beta: ValueId,
-    /// Factor on the step sizes, for each head.
+    /// Factors on the step sizes, one for each head.
     pub a: WeightId,
     /// Biases of the step sizes.
     pub dt: WeightId,
     /// Key head of each value head.
     pub key_heads: KeyHeads,
-    /// Epsilon on the squared lengths of queries and keys.
+    /// Epsilon added to the squared lengths of queries and keys.
     pub eps: f64,
-    /// Lower bound of the logarithm of a decay; 0 for none.
+    /// Lower bound of the logarithm of a decay; 0 means no bound.
     pub decay_bound: f64,
-    /// Upper bound of rates.
+    /// Upper bound of update rates.
     pub rate: f64,
 }
 
@@ -61,30 +61,30 @@ pub(crate) struct SsmScan {
     pub query: ValueId,
     /// Step sizes.
     pub step: ValueId,
-    /// Rates of decays.
+    /// Rates of decays, one for each head (Mamba-1: one for each element of a state).
     pub a: WeightId,
     /// Biases of the step sizes.
     pub step_bias: WeightId,
-    /// Factors on values that bypass the state.
+    /// Factors on values that are added to the result without passing through the state.
     pub d: WeightId,
 }
 
-/// Operands and attributes of linear attention with decays for each token (RWKV).
+/// Operands and attributes of linear attention with a decay for each token and element (RWKV).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WkvRows {
     /// Sizes of the state.
     pub sizes: StateSizes,
-    /// Queries.
+    /// Queries, which RWKV calls receptance.
     pub r: ValueId,
     /// Keys.
     pub k: ValueId,
     /// Values.
     pub v: ValueId,
-    /// Decays.
+    /// Decays of the state, computed for each token.
     pub decay: ValueId,
-    /// Vectors of the delta rule, for models with one.
+    /// Vectors of the delta rule, for models with one (RWKV-7).
     pub delta: Option<WkvDelta>,
-    /// Whether rows are read from the state before its update.
+    /// Whether results are read from the state before the token updates it.
     pub before: bool,
     /// Whether keys are multiplied by `1 - decay`.
     pub filled: bool,
@@ -100,13 +100,13 @@ pub(crate) struct WkvDelta {
 }
 
 impl Builder<'_> {
-    /// Reads the sizes of the recurrent states, which the file must have.
+    /// Reads the sizes of the recurrent states, or returns an error if the file lacks them.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         Ok(Ssm::read(&self.keys())?)
     }
 
-    /// Builds an op with a recurrent state `state` of these dimensions as its first operand, and
-    /// returns its rows.
+    /// Builds an op whose first operand is a recurrent state `state` of these dimensions. Returns
+    /// the op's rows.
     pub(super) fn recurrent(
         &mut self,
         op: Recurrent,
@@ -124,7 +124,7 @@ impl Builder<'_> {
         Ok(self.op_result(results)?[0])
     }
 
-    /// Builds a causal convolution of each channel of `x` with its taps, the weight `name`.
+    /// Builds a causal convolution of each channel of `x` with the taps in the weight `name`.
     pub fn short_conv(
         &mut self,
         state: &str,
@@ -173,7 +173,7 @@ impl Builder<'_> {
         self.recurrent(Recurrent::SsmScan, state, &dims, &[&values[..], &weights].concat(), Vec::new())
     }
 
-    /// Builds linear attention with decays for each token (RWKV).
+    /// Builds linear attention with a decay for each token and element (RWKV).
     pub fn wkv(&mut self, state: &str, of: &WkvRows) -> Result<ValueId, ArchError> {
         let StateSizes { heads, key_length, value_length } = of.sizes;
         let values = [of.r, of.k, of.v, of.decay].map(Operand::Value);

@@ -1,4 +1,4 @@
-//! Residual streams: hyper-connections and saved streams.
+//! Parallel residual streams (hyper-connections), and attention over saved streams.
 
 use ixc_ir::graph::view::StreamWeights;
 use ixc_ir::graph::{ValueId, WeightId};
@@ -6,21 +6,22 @@ use ixc_ir::graph::{ValueId, WeightId};
 use super::Builder;
 use crate::error::ArchError;
 
-/// Residual streams of hyper-connections, and their mixing.
+/// Sizes of the residual streams of hyper-connections, and parameters of their mixing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
     /// Number of streams.
     pub count: u64,
-    /// Sinkhorn iterations on the mixing matrix; 0 without such a matrix.
+    /// Number of Sinkhorn iterations on the mixing matrix; 0 without such a matrix.
     pub iterations: u64,
-    /// Epsilon on weights and on sums.
+    /// Epsilon added to the weights of streams and to the sums that they are divided by.
     pub eps: f64,
     /// Maximum weight of a block's output.
     pub magnitude: f64,
 }
 
 impl Builder<'_> {
-    /// Builds the weights of streams from projections `x`, with the vectors `scale` and `base`.
+    /// Builds the weights of streams from `x`, the product of all streams with a matrix. `scale`
+    /// and `base` are the factors on and the biases of `x`.
     pub fn stream_weights(
         &mut self,
         x: ValueId,
@@ -34,19 +35,22 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Builds a block's input: the weighted sum of the streams `x`.
+    /// Builds the input of a block (attention or network): the sum of the streams `x`, weighted
+    /// with `w`.
     pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.stream_input(x, w);
         self.op_result(y)
     }
 
-    /// Builds the streams after a block: `x` mixed with the output `y`.
+    /// Builds the streams after a block: the streams `x`, mixed with the block's output `y` by the
+    /// weights `w`.
     pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let z = self.graph.stream_mix(x, y, w);
         self.op_result(z)
     }
 
-    /// Builds attention of `y` over the saved streams `x`, scored with the weight `name`.
+    /// Builds attention of the stream `y` over the saved streams `x`, with scores from the weight
+    /// `name`.
     pub fn stream_attend(&mut self, x: ValueId, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let weight = self.vector(name, self.hyper.embedding_length)?;
         let z = self.graph.stream_attend(x, y, weight, self.hyper.norm_eps);

@@ -1,4 +1,4 @@
-//! Weights by name, each checked for its shape.
+//! Weights, looked up by name and checked for their shapes.
 
 use ixc_ir::graph::{Part, Place, WeightId};
 use ixc_model_files::gguf::Tensor;
@@ -6,19 +6,19 @@ use ixc_model_files::gguf::Tensor;
 use super::Builder;
 use crate::error::ArchError;
 
-/// Shape of equal matrices: one for each head or expert.
+/// Shape of a weight with several matrices of equal size, one for each head or expert.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrices {
     /// Number of matrices.
     pub count: u64,
-    /// Rows of a matrix: elements of its product.
+    /// Rows of each matrix: elements of its product.
     pub rows: u64,
-    /// Columns of a matrix: elements of its input.
+    /// Columns of each matrix: elements of its input.
     pub columns: u64,
 }
 
 impl Matrices {
-    /// Returns the shape, outermost first.
+    /// Returns the dimensions, outermost first.
     pub(super) fn shape(self) -> [u64; 3] {
         [self.count, self.rows, self.columns]
     }
@@ -36,7 +36,7 @@ impl Builder<'_> {
         self.vectors(name, &[len])
     }
 
-    /// Returns the F32 vectors `name`.
+    /// Returns the F32 vectors `name`, with this shape.
     pub fn vectors(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.tensor_type().name != "F32" {
@@ -56,8 +56,7 @@ impl Builder<'_> {
         self.gguf.tensor(name).is_some()
     }
 
-    /// Accepts a tensor that files may have although no graph uses it. Its shape is checked like
-    /// any other.
+    /// Accepts a tensor that files may have although no op uses it. Its shape must be `shape`.
     pub fn accept_unused(&mut self, name: &str, shape: &[u64]) -> Result<(), ArchError> {
         if let Some(tensor) = self.gguf.tensor(name) {
             self.check_shape(tensor, shape)?;
@@ -93,8 +92,8 @@ impl Builder<'_> {
         Ok(self.optional_scalar(name)?.unwrap_or_default())
     }
 
-    /// Returns a part of `tensor` as a weight called `name`. Each matrix of the tensor has `rows`
-    /// rows; the part is `of.rows` rows from row `from` on.
+    /// Returns rows of `tensor` as a weight called `name`. Each matrix of the tensor has `rows`
+    /// rows; the weight takes `of.rows` of them, from row `from` on.
     pub(super) fn part(
         &mut self,
         name: &str,
@@ -107,7 +106,7 @@ impl Builder<'_> {
             return Ok(id);
         }
         let found = self.gguf.require_tensor(tensor)?;
-        // A matrix may have the rows of all experts.
+        // The tensor may be one matrix that stacks the rows of all experts or heads.
         match found.dims() {
             [_, _] => self.check_shape(found, &[of.count.saturating_mul(rows), of.columns])?,
             _ => self.check_shape(found, &Matrices { rows, ..of }.shape())?,
@@ -121,8 +120,8 @@ impl Builder<'_> {
     }
 
     pub(super) fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
-        // Dimensions of 1 do not affect the layout: ggml pads to four dimensions, `ssm_a` has rows
-        // of one element, and taps of a convolution are matrices of one row.
+        // Dimensions of 1 are ignored, as they do not affect the layout. For example, ggml pads to
+        // four dimensions, and a convolution's taps may be matrices of one row.
         let found = tensor.dims();
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
         let [significant, required] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));

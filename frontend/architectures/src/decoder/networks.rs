@@ -1,4 +1,4 @@
-//! Networks of decoder layers: dense ones, routed experts and shared experts.
+//! Feed-forward networks of decoder layers: dense networks, routed experts and shared experts.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::GateAttrs;
@@ -8,14 +8,15 @@ use crate::builder::{Bias, Builder, GateUp, Matrices, Route};
 use crate::error::ArchError;
 use crate::hyper::Experts;
 
-/// Builds norm, routed experts (in dense layers the network), residual.
+/// Builds the network block: norm, experts (in dense layers the dense network), and addition to the
+/// stream.
 pub(crate) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm))? } else { x };
     feed_forward_of(b, layer, x, h, style)
 }
 
-/// Builds the routed experts, or in dense layers the network, on `h`, and adds the result to the
-/// stream `x`.
+/// Builds the experts, or in dense layers the dense network, on `h`. Adds the result to the stream
+/// `x`.
 pub(super) fn feed_forward_of(
     b: &mut Builder<'_>,
     layer: usize,
@@ -26,8 +27,9 @@ pub(super) fn feed_forward_of(
     let norm = style.post_norms.map(|norms| norms.network);
     match b.hyper.layers[layer].experts.clone() {
         Some(of) => {
-            // Unless a norm takes the sum of all experts, the output of shared experts is added to
-            // the stream first. It does not depend on the router, so it is computed in parallel.
+            // Without a norm of the experts' sum, the output of shared experts is added to the
+            // stream before that of routed experts. It does not depend on the router, so both can
+            // be computed in parallel.
             let stream = if norm.is_none() { Some(x) } else { None };
             match (experts(b, layer, stream, h, &of, style)?, norm) {
                 ((routed, Some(with_shared)), None) => b.add(routed, with_shared),
@@ -45,7 +47,7 @@ pub(super) fn feed_forward_of(
     }
 }
 
-/// Builds routed and shared experts, or in dense layers the network, on `h`.
+/// Builds routed and shared experts, or in dense layers the dense network, on `h`.
 pub(crate) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let Some(of) = b.hyper.layers[layer].experts.clone() else {
         return network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style);
@@ -56,13 +58,15 @@ pub(crate) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &St
     }
 }
 
-/// Returns the activation of gates, with a layer's own limit if it has one.
+/// Returns the attributes of the gate's activation. The layer's limit replaces that of the style; 0
+/// means that the layer has none.
 fn gate_attrs(style: &Style, limit: f64) -> GateAttrs {
     if limit == 0.0 { style.gate } else { GateAttrs { limit, ..style.gate } }
 }
 
-/// Builds a network from the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with `suffix` appended to
-/// their names. Most networks have gates.
+/// Builds a dense network on `h` from the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with
+/// `suffix` appended to their names. If the style has an `ungated` activation, the network has no
+/// `ffn_gate`.
 pub(crate) fn network(
     b: &mut Builder<'_>,
     layer: usize,
@@ -93,7 +97,8 @@ pub(crate) fn network(
     down(b, y)
 }
 
-/// Builds routed experts on `h`. Also returns the sum of shared experts and `x`, if there are any.
+/// Builds routed experts on `h`. The second result is the output of shared experts plus `x`, if the
+/// layer has shared experts.
 fn experts(
     b: &mut Builder<'_>,
     layer: usize,
@@ -106,7 +111,7 @@ fn experts(
     selected_experts(b, layer, x, h, route, of, style)
 }
 
-/// Builds the router on `h`.
+/// Builds the router on `h`: the selected experts and their weights.
 pub(crate) fn select(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Route, ArchError> {
     let logits = router_logits(b, layer, h, of)?;
     b.route(layer, logits, of)
@@ -117,7 +122,7 @@ pub(crate) fn router_logits(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &
     b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), b.hyper.embedding_length, of.count, Bias::Optional)
 }
 
-/// Does what [`experts`] does, with experts that are already selected for `h`.
+/// Does what [`experts`] does, with the experts that `route` selected for `h`.
 pub(crate) fn selected_experts(
     b: &mut Builder<'_>,
     layer: usize,
@@ -134,7 +139,7 @@ pub(crate) fn selected_experts(
     Ok((routed_experts(b, layer, h, route, of, style)?, others))
 }
 
-/// Builds the experts of a route on `h`, and sums their outputs with their weights.
+/// Builds the experts that `route` selected for `h`, and sums their outputs times their weights.
 pub(crate) fn routed_experts(
     b: &mut Builder<'_>,
     layer: usize,
@@ -146,8 +151,9 @@ pub(crate) fn routed_experts(
     let Route { ids, weights } = route;
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    // Experts may have a narrower input than the stream. Kimi K3's files have other names for its
-    // matrices, and a norm.
+    // Experts may take rows that are narrower than the stream. Two matrices then project to that
+    // width and back. Kimi K3's files have other names for these matrices, and a norm before the
+    // second.
     let own = of.latent.unwrap_or(width);
     let latent = |b: &Builder<'_>, part: &str| {
         let [usual, other] = ["latent", "routed"].map(|of| name(&format!("ffn_{of}_{part}")));
@@ -180,7 +186,7 @@ pub(crate) fn routed_experts(
     b.linear(y, &up, own, width, Bias::Optional)
 }
 
-/// Builds the shared expert.
+/// Builds the shared expert, of width `inner`, on `h`.
 pub(crate) fn shared_expert(
     b: &mut Builder<'_>,
     layer: usize,
@@ -191,7 +197,7 @@ pub(crate) fn shared_expert(
     network(b, layer, h, "_shexp", inner, &Style { fused_gate: false, ..*style })
 }
 
-/// Builds the shared expert, and weights it for each token.
+/// Builds the shared expert, and multiplies its output by a sigmoid gate for each token.
 pub(crate) fn gated_shared_expert(
     b: &mut Builder<'_>,
     layer: usize,

@@ -1,17 +1,17 @@
-//! Defaults of keys that a file lacks, by architecture.
+//! Defaults, by architecture, for keys that a file lacks.
 
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_model_files::gguf::{Gguf, GgufError};
 
 use super::{Adjust, Scales};
 
-/// Matrices that quantisers leave precise in addition to those of all models. They are parts of
-/// names, as in llama-quantize.
+/// Matrices of an architecture that quantisers keep in a precise format, in addition to those of
+/// all models. Each string is part of a tensor's name, as in llama-quantize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precise {
     /// Matrices that are not quantised.
     pub kept: &'static [&'static str],
-    /// Matrices with at least a byte for each number.
+    /// Matrices that are quantised to formats with at least one byte for each number.
     pub in_bytes: &'static [&'static str],
 }
 
@@ -19,69 +19,71 @@ pub struct Precise {
 /// lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults {
-    /// Matrices that quantisers leave precise.
+    /// Matrices that quantisers keep in a precise format.
     pub precise: Precise,
-    /// Function from router logits to weights.
+    /// Function that turns router logits into weights.
     pub score: RouteScore,
     /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
-    /// Whether layers have RoPE.
+    /// Condition under which layers have RoPE.
     pub rope_use: RopeUse,
-    /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture reads. With
-    /// [`COUNT`](super::read::COUNT), a file may count a layer several times, and `adjust` removes
-    /// the repetitions.
+    /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture supports. It lists
+    /// [`COUNT`](super::read::COUNT) if its files may count a layer several times; `adjust` then
+    /// removes the repetitions.
     pub reads: &'static [&'static str],
-    /// Adds tensors that older files lack to a file of an architecture of this name.
+    /// Function that adds tensors that older files lack. The string is the architecture's name.
     pub complete: fn(Gguf, &str) -> Result<Gguf, GgufError>,
-    /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
+    /// Whether layers without a router (`ffn_gate_inp`) are dense. Such files have no key for this.
     pub dense_by_tensor: bool,
     /// Whether a token attends only to itself and earlier tokens; encoders attend to the whole
     /// text.
     pub causal: bool,
-    /// Type of norms.
+    /// Type of the stream's norms.
     pub norms: Norms,
-    /// Default factors on the stream and on logits.
+    /// Default factors on the stream and on logits, from the sizes of the model.
     pub scales: fn(&Widths) -> Scales,
-    /// Whether `logit_scale` multiplies logits; otherwise it divides them.
+    /// Whether logits are multiplied by `logit_scale`. Otherwise they are divided by it.
     pub logits_multiplied: bool,
-    /// Layers with the window of `attention.sliding_window`. For architectures without such layers,
-    /// `None`: a window then applies to the layers that the file lists, or to all.
+    /// Layers that have the window of `attention.sliding_window`. `None` for architectures that
+    /// usually have no window: a stated window then applies to the layers that the file lists, or
+    /// to all layers.
     pub windows: Option<Windows>,
     /// Meaning of a zero in a key with one number per layer, such as 0 key heads.
     pub layer_parts: LayerParts,
-    /// Factor on attention scores, in files that do not state it.
+    /// Factor on attention scores, for files that do not state it.
     pub attention_scale: fn(HeadSizes) -> f64,
-    /// Input of draft layers from the last layer, if the graph can be built.
+    /// Input of the draft layers. `None` if no graph of them can be built.
     pub draft_input: Option<DraftInput>,
-    /// Changes hyperparameters after all keys were read. The file of an architecture writes here
-    /// the rules that few others have.
+    /// Function that changes hyperparameters after all keys were read. Architectures use it for
+    /// rules that few others have.
     pub adjust: Adjust,
 }
 
-/// Input of a draft layer: the last layer's output for the first draft, its own for the next.
+/// Input of a draft layer. The first draft takes it from the model's last layer, later drafts from
+/// the draft layer itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftInput {
     /// The residual stream.
     Stream,
-    /// The stream after the last norm, which is the input of the output matrix.
+    /// The residual stream after the last norm, which is the input of the output matrix.
     Norm,
 }
 
-/// Type of norms.
+/// Type of the stream's norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norms {
-    /// Root mean square.
+    /// RMS norms.
     Rms,
     /// Layer norms.
     Layer,
     /// Layer norms without weights.
     UnweightedLayer,
-    /// Root mean square, without weights.
+    /// RMS norms without weights.
     UnweightedRms,
 }
 
 impl Norms {
-    /// Returns whether norms subtract the mean first, and have biases if the file has them.
+    /// Returns whether norms subtract the mean first. Such norms have biases if the file has them.
     pub fn are_layer_norms(self) -> bool {
         matches!(self, Norms::Layer | Norms::UnweightedLayer)
     }
@@ -101,7 +103,7 @@ pub struct Widths {
     pub embedding: u64,
 }
 
-/// Sizes from which the factor on attention scores follows.
+/// Sizes that determine the factor on attention scores.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadSizes {
     /// Number of layers.
@@ -115,12 +117,12 @@ pub struct HeadSizes {
 }
 
 impl HeadSizes {
-    /// Returns the inverse root of the length of a key.
+    /// Returns `1 / sqrt(key_length)`.
     pub fn by_key(self) -> f64 {
         1.0 / (self.key_length as f64).sqrt()
     }
 
-    /// Returns the inverse root of the stream's width divided by the number of heads.
+    /// Returns `1 / sqrt(embedding / heads)`.
     pub fn by_width(self) -> f64 {
         1.0 / (self.embedding as f64 / self.heads as f64).sqrt()
     }
@@ -129,18 +131,19 @@ impl HeadSizes {
 /// Meaning of a zero in a key with one number per layer, such as 0 key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerParts {
-    /// Each layer has all parts, so a zero is an error.
+    /// Each layer has attention and a network, so a zero is an error.
     All,
     /// A layer without key heads (`attention.head_count_kv`) has a recurrent state instead of
     /// attention.
     Keyless,
-    /// Each layer has only one block: a network if it has a width (`feed_forward_length`),
+    /// Each layer has only one block. It is a network if it has a width (`feed_forward_length`),
     /// otherwise attention if it has key heads, otherwise a recurrent state.
     One,
-    /// Each layer has a recurrent state instead of attention. Keys of heads have no meaning.
+    /// Each layer has a recurrent state instead of attention. The keys for heads have no meaning.
     Recurrent,
-    /// A layer without heads (`attention.head_count`) has no attention. A layer with heads but
-    /// without key heads has a matrix instead. A layer without a width has no network.
+    /// Layers may lack parts. Without heads (`attention.head_count`), a layer has no attention.
+    /// With heads but no key heads, it has a matrix instead of attention. Without a width, it has
+    /// no network.
     Fewer,
 }
 
@@ -154,7 +157,7 @@ impl LayerParts {
     }
 }
 
-/// Condition for RoPE. Without RoPE, its keys are not read.
+/// Condition under which layers have RoPE. Without RoPE, its keys are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeUse {
     /// Layers always have RoPE.
@@ -167,38 +170,38 @@ pub enum RopeUse {
     Never,
 }
 
-/// Layers with a window.
+/// Properties of layers with an attention window.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// Period of layers without a window, the last of each period; 0 if files list them.
+    /// Period of layers without a window: the last layer of each period has none. 0 if files list
+    /// the layers.
     pub period: u64,
-    /// Whether the layer without a window is the first of each period, instead of the last.
+    /// Whether the first layer of each period has no window, instead of the last.
     pub first_is_full: bool,
     /// Default number of positions that a row attends to; `None` if files must state it.
     pub length: Option<u64>,
-    /// Whether a file without a window is valid: its key is 0, or is missing while `length` is
-    /// `None`.
+    /// Whether a file may state no window: its key is 0, or is missing while `length` is `None`.
     pub optional: bool,
-    /// Base of RoPE in layers with a window, if it differs.
+    /// Base of RoPE in layers with a window, if it differs from that of other layers.
     pub base: Option<f32>,
-    /// Whether RoPE in layers with a window is scaled like that of others.
+    /// Whether RoPE in layers with a window is scaled like RoPE in other layers.
     pub scaled: bool,
 }
 
 impl Windows {
-    /// Architectures with one kind of layers: if a file has a window (Mistral's first, Phi-3,
-    /// StarCoder 2), all layers have it, or those that the file lists.
+    /// Architectures that usually have no window. If a file has one (Mistral's first model, Phi-3,
+    /// StarCoder 2), all layers have it, or the layers that the file lists.
     pub const STATED: Windows = Windows::every(u64::MAX);
 
-    /// Usual windows: the last layer of each period attends to all positions, and all layers have
-    /// the same RoPE.
+    /// Returns the usual windows: the last layer of each period attends to all positions, and all
+    /// layers have the same RoPE.
     pub const fn every(period: u64) -> Windows {
         Windows { period, first_is_full: false, length: None, optional: false, base: None, scaled: true }
     }
 }
 
 impl Defaults {
-    /// Usual properties.
+    /// Defaults of most architectures.
     pub const USUAL: Defaults = Defaults {
         precise: Precise { kept: &[], in_bytes: &[] },
         score: RouteScore::Softmax,

@@ -1,4 +1,4 @@
-//! Keys of experts and of their router.
+//! Keys of experts and of the router.
 
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_model_files::gguf::GgufError;
@@ -6,30 +6,30 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH};
 
-/// Key of the function from router logits to weights.
+/// Key of the function that turns router logits into weights.
 pub(crate) const SCORE: &str = "expert_gating_func";
 
-/// The experts of a layer.
+/// Sizes of a layer's experts, and rules of its router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     /// Number of experts.
     pub count: u64,
-    /// Number of experts for each token.
+    /// Number of experts selected for each token.
     pub used: u64,
     /// Width of one expert.
     pub feed_forward: u64,
     /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
-    /// Factor on the weights.
+    /// Factor on the weights of experts.
     pub scale: f64,
-    /// Function from router logits to weights.
+    /// Function that turns router logits into weights.
     pub score: RouteScore,
-    /// Width of the network for every token (the shared expert, or several merged into one); 0 for
-    /// none.
+    /// Width of the network that every token uses (the shared expert, or several merged into one);
+    /// 0 without such a network.
     pub shared: u64,
     /// Width of the experts' input and output, if it differs from the stream's.
     pub latent: Option<u64>,
-    /// Number of groups of equal size.
+    /// Number of groups of experts; all groups have the same size.
     pub groups: u64,
     /// Number of groups from which a token's experts are selected.
     pub groups_kept: u64,
@@ -43,7 +43,7 @@ pub(super) struct ExpertKeys {
     normalise: bool,
     scale: f64,
     score: RouteScore,
-    /// Number of shared experts, if no key has their total width.
+    /// Number of shared experts. It gives their total width if no key states that width.
     shared_count: u64,
     shared_feed_forward: Option<u64>,
     latent: Option<u64>,
@@ -77,7 +77,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
             Ok(_) => Ok(None),
         };
     }
-    // Layers without experts may have zeros.
+    // Lists may have zeros for layers without experts.
     let least = u64::from(!keys.defaults.layer_parts.lack_both());
     let used = keys.per_layer("expert_used_count", layers, least, count)?;
     let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
@@ -103,7 +103,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         score: score(keys)?,
         shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
         shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
-        // Kimi K3's files have another key.
+        // Kimi K3's files have the key `moe_latent_size`; others have `expert_latent_length`.
         latent: match keys.optional("moe_latent_size", 0, MAX_WIDTH)? {
             None => keys.optional("expert_latent_length", 0, MAX_WIDTH)?,
             found => found,

@@ -1,4 +1,4 @@
-//! Keys of limits of gates and up in networks.
+//! Keys of the limits that gates and up products of networks are clamped to.
 
 use ixc_model_files::gguf::GgufError;
 
@@ -8,7 +8,7 @@ use super::keys::Keys;
 /// Key of the limits of shared experts.
 const SHARED_LIMIT: &str = "swiglu_clamp_shexp";
 
-/// Limits of gates and up in a layer's networks; 0 for none.
+/// Limits of gates and up products in a layer's networks; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Limit of routed experts.
@@ -18,7 +18,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Reads the limits of each layer, for architectures with these keys.
+    /// Reads the limits of each layer, if the architecture supports these keys.
     pub(super) fn read(keys: &Keys<'_>, layers: usize) -> Result<Vec<Limits>, GgufError> {
         const ROUTED: &str = "swiglu_clamp_exp";
         if !keys.defaults.reads.contains(&ROUTED) {
@@ -31,7 +31,8 @@ impl Limits {
 }
 
 impl Hyper {
-    /// Applies the limits of routed experts also to shared ones, unless the file states others.
+    /// Applies the limits of routed experts also to shared experts, unless the file states limits
+    /// for them.
     pub(crate) fn limit_shared_experts(&mut self, keys: &Keys<'_>) {
         if !keys.has(SHARED_LIMIT) {
             self.layers.iter_mut().for_each(|layer| layer.limits.shared = layer.limits.routed);

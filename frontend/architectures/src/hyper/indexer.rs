@@ -1,12 +1,12 @@
 //! Keys of an indexer, which selects the positions that a layer attends to.
 //!
 //! ```text
-//! glm-dsa.attention.indexer.head_count = 32      // its query heads
+//! glm-dsa.attention.indexer.head_count = 32      // query heads of the indexer
 //! glm-dsa.attention.indexer.key_length = 128     // elements of a query and of a key
-//! glm-dsa.attention.indexer.top_k      = 2048    // positions that it selects
-//! // layers with their own indexer
+//! glm-dsa.attention.indexer.top_k      = 2048    // positions that the indexer selects
+//! // whether each layer has its own indexer
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]
-//! // it selects runs of this length, by a key for each, and positions after the last whole run
+//! // number of positions in a run; positions of a run share a key
 //! glm5-next.attention.indexer.kpool       = 4
 //! ```
 
@@ -15,21 +15,21 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
 
-/// Context that identifies files of GLM-5.2 without `types`.
+/// Context length that identifies files of GLM-5.2 without the key `types`.
 const LONG_CONTEXT: u64 = 1 << 20;
 
-/// Maximum number of positions that share a key: the bits of a word.
+/// Maximum number of positions that share a key: the number of bits in a word.
 pub(crate) const MAX_RUN: u64 = 32;
-/// Key of the query heads, which files with an indexer have.
+/// Key of the number of query heads. All files with an indexer have it.
 pub(crate) const HEADS: &str = "attention.indexer.head_count";
 /// Key of the number of positions that share a key.
 const RUN: &str = "attention.indexer.kpool";
 const TOP_K: &str = "attention.indexer.top_k";
 
-/// Indexer of positions.
+/// Sizes of the indexer, which selects the positions that a layer attends to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Indexer {
-    /// Query heads.
+    /// Number of query heads of the indexer.
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
@@ -37,29 +37,32 @@ pub(crate) struct Indexer {
     pub top_k: u64,
     /// Number of positions that share a key; 1 if each position has a key.
     pub run: u64,
-    /// Whether each layer has its own indexer; other layers use the selection of the last one with
-    /// an indexer.
+    /// Whether each layer has its own indexer. A layer without one uses the selection of the last
+    /// earlier layer that has one.
     pub own: Vec<bool>,
 }
 
-/// Positions that share an indexer key.
+/// Runs of consecutive positions that share an indexer key.
 pub(crate) struct Runs {
-    /// Key that states the runs.
+    /// Name of the key that states the length of runs.
     pub key: &'static str,
     /// Number of positions in a run; `None` if each position has its own key.
     pub length: Option<u64>,
-    /// Whether each layer has its own indexer, if the key lists the layers.
+    /// Whether each layer has its own indexer, if the architecture reads this list from another
+    /// key.
     pub own: Option<Vec<bool>>,
 }
 
 impl Indexer {
-    /// Reads the keys of a file's indexer for these layers, and contexts of this length.
+    /// Reads the keys of a file's indexer. `of` are the model's layers, and `context` is its
+    /// context length.
     pub(crate) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Indexer, GgufError> {
         let runs = Runs { key: RUN, length: keys.optional(RUN, 1, MAX_RUN)?, own: None };
         Indexer::with_runs(keys, of, context, runs)
     }
 
-    /// Reads the keys of an indexer with these runs.
+    /// Does what [`Indexer::read`] does, with `runs` in place of the runs that the usual key
+    /// states.
     pub(crate) fn with_runs(keys: &Keys<'_>, of: &[Layer], context: u64, runs: Runs) -> Result<Indexer, GgufError> {
         let heads = keys.required_size(HEADS, 1, MAX_COUNT)?;
         let run = runs.length.unwrap_or(1);
@@ -67,7 +70,8 @@ impl Indexer {
             let limit = format!("a power of two up to {MAX_RUN}");
             return Err(keys.metadata.bad_value(&keys.name(runs.key), run, limit));
         }
-        // Positions after the last whole run are also selected.
+        // Positions of an incomplete last run are always selected; a file that turns this off is
+        // refused.
         keys.is_true("attention.indexer.kpool_select_tail")?;
         let top_k = keys.required_size(TOP_K, 1, MAX_CONTEXT)?;
         if !top_k.is_multiple_of(run) {
@@ -79,7 +83,8 @@ impl Indexer {
             key_length: keys.required_size("attention.indexer.key_length", 2, MAX_WIDTH)?,
             top_k,
             run,
-            // Files with runs list the layers with an indexer.
+            // Files with runs must list the layers with an indexer; the context length 0 prevents
+            // the default of GLM-5.2.
             own: match runs.own {
                 Some(own) => own,
                 None => own_indexers(keys, of, if runs.length.is_some() { 0 } else { context })?,
@@ -95,9 +100,10 @@ fn own_indexers(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>
         let shares = |layer: usize| context >= LONG_CONTEXT && layer >= 2 && !(layer - 2).is_multiple_of(4);
         return Ok((0..layers).map(|layer| !shares(layer)).collect());
     };
-    // Files may list layers that only draft, at the end.
+    // The list may also have entries for draft layers, at the end.
     match found.get(..layers) {
-        // Layers with a window attend to all positions in it.
+        // Layers with a window attend to all positions in it, so the first layer without one needs
+        // an indexer.
         Some(own) => match own.iter().zip(of).find(|(_, layer)| layer.window.is_none()) {
             Some((false, _)) => {
                 Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it"))

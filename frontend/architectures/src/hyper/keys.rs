@@ -1,10 +1,10 @@
-//! Keys of an architecture, read with their valid ranges.
+//! Keys of an architecture. Each is read together with a check of its range.
 
 use ixc_model_files::gguf::{Array, GgufError, Metadata, Value};
 
 use super::Defaults;
 
-/// Keys of an architecture.
+/// Reader of an architecture's keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     pub(crate) metadata: &'a Metadata,
@@ -18,7 +18,7 @@ impl Keys<'_> {
         self.metadata.get(&self.name(key)).is_some()
     }
 
-    /// Returns the full name of a key.
+    /// Returns the full name of a key, with the architecture's prefix.
     pub(crate) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
@@ -43,7 +43,8 @@ impl Keys<'_> {
         self.optional(key, min, max)?.ok_or_else(|| self.missing(key))
     }
 
-    /// Reads a scalar for all layers, or an array with one element for each.
+    /// Reads a number for each layer. The file has a scalar for all layers, or an array with an
+    /// element for each.
     pub(crate) fn per_layer(
         &self,
         key: &str,
@@ -62,8 +63,8 @@ impl Keys<'_> {
         self.elements(key, array, layers, min, max).map(Some)
     }
 
-    /// Returns the first `layers` elements of an array of integers or bools, which has at least as
-    /// many.
+    /// Returns the first `layers` elements of an array of integers or bools. The array must have at
+    /// least that many.
     fn elements(&self, key: &str, array: &Array, layers: usize, min: u64, max: u64) -> Result<Vec<u64>, GgufError> {
         let name = self.name(key);
         let element = |layer| {
@@ -76,7 +77,8 @@ impl Keys<'_> {
         (0..layers).map(element).collect()
     }
 
-    /// Reads an array with at least one element for each layer; returns those of the first layers.
+    /// Reads an array with at least one element for each layer. Returns the elements of the first
+    /// `layers` layers.
     pub(crate) fn first_per_layer(&self, key: &str, layers: usize, min: u64, max: u64) -> Result<Vec<u64>, GgufError> {
         let name = self.name(key);
         let limit = || format!("an array of {layers} or more, one for each layer (block_count)");
@@ -90,8 +92,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Reads limits of layers: a number, or an array with at least one for each layer. `None`
-    /// without the key.
+    /// Reads a limit for each layer. The file has a number for all layers, or an array with at
+    /// least one for each. `None` without the key.
     pub(crate) fn limits(&self, key: &str, layers: usize) -> Result<Option<Vec<f64>>, GgufError> {
         let name = self.name(key);
         let limits: Vec<f32> = match self.metadata.get(&name) {
@@ -123,7 +125,8 @@ impl Keys<'_> {
         Err(self.metadata.bad_value(&self.name(key), found, limit))
     }
 
-    /// Reads a factor. Some converters write 0 for an absent key.
+    /// Reads a factor; the default is `usual`. A 0 also means the default, as some converters write
+    /// it for an absent key.
     pub(crate) fn factor(&self, key: &str, usual: f64) -> Result<f64, GgufError> {
         let found = self.float(key, 0.0, |x| x >= 0.0, "0 or a positive number")?;
         Ok(if found == 0.0 { usual } else { found })
@@ -134,12 +137,13 @@ impl Keys<'_> {
         self.float(key, usual as f32, |x| x >= 0.0, "0 or a positive number")
     }
 
-    /// Returns whether attention and network are parallel; true without the key.
+    /// Returns whether attention and the network have the same input; true without the key.
     pub(crate) fn parallel(&self) -> Result<bool, GgufError> {
         self.metadata.read_or(&self.name("use_parallel_residual"), true)
     }
 
-    /// Refuses a file whose tokens attend to later ones, for layers that do not support this.
+    /// Refuses a file whose tokens attend to later tokens. It is for layers that do not support
+    /// this.
     pub(crate) fn require_causal(&self) -> Result<(), GgufError> {
         let name = self.name("attention.causal");
         if self.metadata.read_or(&name, self.defaults.causal)? {
@@ -149,7 +153,7 @@ impl Keys<'_> {
         Err(self.metadata.bad_value(&name, false, limit))
     }
 
-    /// Refuses a switch that is off, which is not supported; it may be absent.
+    /// Refuses a file whose switch `key` is false, as this is not supported. The key may be absent.
     pub(crate) fn is_true(&self, key: &str) -> Result<(), GgufError> {
         let name = self.name(key);
         match self.metadata.read_or(&name, true)? {
@@ -158,7 +162,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses a key that requests a feature without support.
+    /// Refuses a file with a value of `key` other than the `neutral` ones, as it requests an
+    /// unsupported feature.
     pub(crate) fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
         let name = self.name(key);
         let found = match self.metadata.get(&name) {

@@ -1,4 +1,5 @@
-//! Keys of decoder layers: heads, networks and experts of each, and layers that only draft.
+//! Keys of decoder layers: heads, networks and experts of each layer, and the number of draft
+//! layers.
 
 use ixc_model_files::gguf::{Gguf, GgufError};
 
@@ -6,22 +7,22 @@ use super::experts::{ExpertKeys, experts};
 use super::keys::Keys;
 use super::{Defaults, Experts, HeadSizes, Layer, LayerParts, Limits, MAX_COUNT, MAX_WIDTH};
 
-/// Key of the layers with RoPE.
+/// Key that states which layers have RoPE.
 pub(crate) const ROPE_PATTERN: &str = "attention.rope_pattern";
 
-/// Heads of all layers, before their lengths have defaults.
+/// Keys of heads for all layers, before defaults replace missing lengths.
 struct HeadKeys {
     heads: Vec<u64>,
     kv_heads: Vec<u64>,
-    /// Lengths in layers without a window.
+    /// Lengths of heads in layers without a window.
     full: HeadLengths,
-    /// Lengths in layers with a window.
+    /// Lengths of heads in layers with a window.
     local: HeadLengths,
     /// Factor on attention scores; 0 if the file does not state it.
     scale: f64,
 }
 
-/// Lengths of heads, if files state them.
+/// Lengths of heads that the file states; `None` for others.
 #[derive(Clone, Copy)]
 struct HeadLengths {
     /// Length of a key.
@@ -30,7 +31,7 @@ struct HeadLengths {
     value: Option<u64>,
 }
 
-/// Heads of a layer.
+/// Number and lengths of the heads of one layer.
 struct LayerHeads {
     heads: u64,
     kv_heads: u64,
@@ -39,10 +40,10 @@ struct LayerHeads {
     attention_scale: f64,
 }
 
-/// Reads query heads, and key and value heads, of each of `count` layers.
+/// Reads the numbers of query heads and of key and value heads for each of `count` layers.
 fn head_counts(keys: &Keys<'_>, count: usize) -> Result<(Vec<u64>, Vec<u64>), GgufError> {
     const KEY: &str = "attention.head_count";
-    // Layers without attention may have none.
+    // Layers without attention may have 0 heads.
     let least = match keys.defaults.layer_parts {
         LayerParts::Recurrent => return Ok((vec![0; count], vec![0; count])),
         LayerParts::All => 1,
@@ -65,7 +66,7 @@ impl HeadKeys {
             },
             None => full,
         };
-        // Grok's files have another key.
+        // Grok's files state the factor with the key `attention.output_scale`.
         let [scale, other] = ["attention.scale", "attention.output_scale"]
             .map(|key| keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"));
         let (scale, other) = (scale?, other?);
@@ -99,14 +100,15 @@ impl HeadKeys {
     }
 }
 
-/// Networks of all layers.
+/// Keys of the networks of all layers.
 struct NetworkKeys {
     /// Widths of dense networks.
     feed_forward: Option<Vec<u64>>,
     experts: Option<ExpertKeys>,
-    /// First layers without experts. A truncated model may have fewer layers than this.
+    /// Number of first layers without experts. It may exceed the number of layers, if the model was
+    /// truncated.
     leading_dense: usize,
-    /// Period of layers with experts.
+    /// Period of layers with experts: the last layer of each period has them.
     step: usize,
 }
 
@@ -128,7 +130,7 @@ impl NetworkKeys {
         self.feed_forward.as_ref().map_or(0, |lengths| lengths[i])
     }
 
-    /// Returns the experts of layer `i`.
+    /// Returns the experts of layer `i`; `None` if the layer is dense.
     fn experts(&self, keys: &Keys<'_>, i: usize) -> Result<Option<Experts>, GgufError> {
         let feed_forward = self.feed_forward(i);
         match &self.experts {
@@ -141,8 +143,8 @@ impl NetworkKeys {
     }
 }
 
-/// Reads all layers. `windowed` has an element for each: layers with a window may have heads of
-/// other sizes.
+/// Reads the hyperparameters of all layers. `windowed` states whether each layer has a window,
+/// which may change the sizes of its heads.
 pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
     let heads = HeadKeys::read(keys, count)?;
@@ -179,10 +181,10 @@ pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) 
     (0..count).map(layer).collect()
 }
 
-/// Returns the length of a head's query, for models in which all layers have the same heads.
+/// Returns the length of a query of one head, for models whose layers all have the same heads.
 ///
 /// # Errors
-/// When the keys lack it, or a value is invalid.
+/// When the file lacks the keys, or a value is invalid.
 pub(crate) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufError> {
     let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
     let stated = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
@@ -191,9 +193,9 @@ pub(crate) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufEr
     Ok(stated.unwrap_or((width / heads).max(1)))
 }
 
-/// Returns the number of trailing layers that only draft. Files may count draft layers that they
-/// lack (early ones of DeepSeek-V4). An existing layer drafts only if it has the matrix of a draft
-/// layer.
+/// Returns the number of draft layers, which are the last layers. Some files count draft layers
+/// that they lack (early files of DeepSeek-V4). A layer counts as a draft layer if it is missing or
+/// has `eh_proj`, the matrix of draft layers.
 pub(super) fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufError> {
     let stated = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
     let first = format!("blk.{}.", layers - stated);

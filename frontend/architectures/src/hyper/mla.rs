@@ -1,4 +1,4 @@
-//! Keys of latent attention.
+//! Keys of latent attention (MLA).
 
 use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::{Gguf, GgufError};
@@ -7,8 +7,8 @@ use super::keys::Keys;
 use super::rope::stated_magnitude;
 use super::{Defaults, Hyper, Layer, MAX_COUNT, MAX_WIDTH, Rope, RopeUse};
 
-/// Latent attention (MLA): queries and keys are made from short rows. Only the row for keys and
-/// values is cached.
+/// Sizes of latent attention (MLA). Queries, keys and values are made from short rows, and only the
+/// row for keys and values is cached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mla {
     /// Length of the row from which queries are made; `None` if they are made from the stream.
@@ -23,8 +23,9 @@ pub struct Mla {
     pub norm_eps: Option<f64>,
 }
 
-/// Returns the number of elements of a head's keys or values. Older files have only the second key;
-/// some have only the width of all heads for values.
+/// Returns the number of elements of a head's keys or values, from the first key that the file has:
+/// `…_length_mla`, then `…_length`. Without both, it is the width of the stream divided by the
+/// number of heads.
 fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if let Some(length) = keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
         return Ok(length);
@@ -37,11 +38,11 @@ fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if width.is_multiple_of(heads) { Ok(width / heads) } else { Err(keys.missing(&format!("attention.{of}_length"))) }
 }
 
-/// Elements of a head's keys and values in latent attention.
+/// Number of elements of a head's keys and values in latent attention.
 pub(crate) struct LatentLengths {
-    /// Elements of a key that RoPE does not rotate.
+    /// Number of elements of a key that RoPE does not rotate.
     pub plain: u64,
-    /// Elements of a value.
+    /// Number of elements of a value.
     pub value: u64,
 }
 
@@ -56,8 +57,8 @@ pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<LatentLengths, 
     Ok(LatentLengths { plain: key - rotated, value })
 }
 
-/// Key of the epsilon in norms of latent rows, if it differs from that of other norms. Folders have
-/// it: transformers' classes use 1e-6, whatever `rms_norm_eps` is.
+/// Key of the epsilon in norms of latent rows, if it differs from the epsilon of other norms.
+/// Conversion of folders adds it: transformers' classes use 1e-6 there, whatever `rms_norm_eps` is.
 const NORM_EPS: &str = "attention.latent_norm_epsilon";
 
 impl Mla {
@@ -75,8 +76,8 @@ impl Mla {
         }))
     }
 
-    /// Sets one latent row as the cache of all heads, for older files, whose keys describe keys and
-    /// values of all heads.
+    /// Sets the cache of each layer to one latent row for all heads. It applies to older files,
+    /// whose keys describe keys and values of all heads instead.
     fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
         if keys.metadata.get(&keys.name("attention.key_length_mla")).is_none() {
             for layer in layers {
@@ -86,16 +87,16 @@ impl Mla {
         }
     }
 
-    /// Checks that the lengths in the cache are those of one latent row for all heads. The length
-    /// of values is the row's, whatever `attention.value_length` is: in files of Kimi Linear that
-    /// key has no meaning. In models with RoPE, layers without it cache no rotated part.
+    /// Checks that the cached lengths of `layers` are those of one latent row for all heads. Sets
+    /// the value length to the row's rank, as `attention.value_length` has no meaning in files of
+    /// Kimi Linear. Layers without RoPE cache no rotated part.
     fn check<'l>(
         &self,
         keys: &Keys<'_>,
         layers: impl Iterator<Item = &'l mut Layer>,
         rope: &Rope,
     ) -> Result<(), GgufError> {
-        // Models without RoPE may have no rotated part.
+        // If the architecture has no RoPE, 0 rotated elements are valid.
         let least = u64::from(keys.defaults.rope_use != RopeUse::Never);
         keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
         for layer in layers.filter(|layer| !layer.recurrent) {
@@ -110,8 +111,8 @@ impl Mla {
         Ok(())
     }
 
-    /// Checks the sizes of layers without a window, and sets the factors on scores of all layers.
-    /// Architectures call [`Hyper::set_local_mla`] for layers with a window.
+    /// Sets the factors on attention scores of all layers, and checks the sizes of layers without a
+    /// window. Architectures call [`Hyper::set_local_mla`] for layers with a window.
     pub(super) fn set_layers(
         &self,
         keys: &Keys<'_>,
@@ -126,10 +127,11 @@ impl Mla {
         self.check(keys, full.map(|(layer, _)| layer), rope)
     }
 
-    /// Returns the factor on scores. It includes YaRN's magnitude, squared and with its own weight,
-    /// and rotated elements are not multiplied by it (DeepSeek-V3; llama.cpp stores a tenth of
-    /// `mscale_all_dim`). Without such a weight, only rotated elements have the magnitude, as in
-    /// transformers; llama.cpp multiplies both.
+    /// Returns the factor on attention scores, and adapts the factor on rotated elements in `rope`.
+    /// If the file states a weight of YaRN's magnitude, the scores' factor includes the squared
+    /// magnitude, and rotated elements have none (DeepSeek-V3). The stated weight is a tenth of
+    /// `mscale_all_dim`, as llama.cpp stores it. Without a weight, only rotated elements have the
+    /// magnitude, as in transformers; llama.cpp multiplies both.
     fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
         let scale = 1.0 / (self.key_length as f64).sqrt();
         let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
@@ -147,8 +149,8 @@ impl Mla {
 }
 
 impl Hyper {
-    /// Checks layers with a window, whose latent attention has the sizes `local`, and sets their
-    /// factors on scores. An architecture with such layers calls this in `adjust`.
+    /// Checks the sizes of layers with a window, whose latent attention has the sizes `local`. Sets
+    /// their factors on attention scores. Architectures with such layers call this in `adjust`.
     pub(crate) fn set_local_mla(&mut self, keys: &Keys<'_>, full: &Mla, local: &Mla) -> Result<(), GgufError> {
         let factor = (full.key_length as f64 / local.key_length as f64).sqrt();
         let windowed = self.layers.iter_mut().filter(|layer| layer.window.is_some());

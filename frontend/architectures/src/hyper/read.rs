@@ -1,4 +1,4 @@
-//! Reading of all keys, in an order in which each value is checked before others depend on it.
+//! Reads all keys, in an order in which each value is checked before other values depend on it.
 
 use ixc_model_files::gguf::{Gguf, GgufError};
 
@@ -20,12 +20,12 @@ pub(crate) const RMS_EPS: &str = "attention.layer_norm_rms_epsilon";
 /// Key of the epsilon of layer norms.
 const LAYER_EPS: &str = "attention.layer_norm_epsilon";
 
-/// Key of the number of layers. Architectures that compute a layer several times may count each
-/// computation: they list this key in `reads`.
+/// Key of the number of layers. Files of architectures that run a layer several times may count
+/// each run; such architectures list this key in `reads`.
 pub(crate) const COUNT: &str = "block_count";
 
-/// Keys that change the computation, with the values that change nothing. An architecture that
-/// supports a key lists it in `reads`.
+/// Keys that change the computation, each with its neutral values. Files with other values are
+/// refused, unless the architecture lists the key in `reads`.
 pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
     ("attention.clamp_kqv", &[0.0]),
     (MAX_BIAS, &[0.0]),
@@ -49,8 +49,8 @@ pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
 ];
 
 impl Hyper {
-    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`. Draft layers are
-    /// read only if `drafting` is set.
+    /// Reads and checks the hyperparameters of the model in `gguf`, of this architecture. Draft
+    /// layers are read only if `drafting` is set.
     ///
     /// # Errors
     /// When a key or tensor is missing or invalid.
@@ -62,12 +62,12 @@ impl Hyper {
     ) -> Result<Hyper, GgufError> {
         let keys = Keys { metadata: gguf.metadata(), architecture, defaults };
         if gguf.tensors().len() == 0 {
-            // A file with only a vocabulary is valid, but has no model.
+            // A file with only a vocabulary is a valid GGUF file, but contains no model.
             let path = gguf.metadata().path().into();
             return Err(GgufError::TensorMissing { path, tensor: "token_embd.weight".into() });
         }
-        // Every layer has tensors, so the number of tensors bounds the number of layers, and the
-        // size of all lists by layer.
+        // Each layer has tensors. The number of tensors therefore bounds the number of layers and
+        // the length of lists by layer.
         let most = match defaults.reads.contains(&COUNT) {
             true => MAX_ROUNDED,
             false => MAX_COUNT.min(gguf.tensors().len() as u64),
@@ -94,7 +94,8 @@ impl Hyper {
             remove_experts_without_router(gguf, &mut layers);
         }
         if keys.has(STATE_SIZE) && defaults.layer_parts == LayerParts::All {
-            // Reports a fault of the sizes before one of the layers.
+            // The sizes of recurrent states are read here, so that their errors come before those
+            // of layers.
             Ssm::read(&keys)?;
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
@@ -123,19 +124,19 @@ impl Hyper {
         Ok(hyper)
     }
 
-    /// Returns whether the layers support only causal attention.
+    /// Returns whether the model has layers that support only causal attention.
     fn requires_causal(&self, keys: &Keys<'_>) -> bool {
-        // In encoders, half of a window precedes a row and half follows it.
+        // Encoders support a window: half of it is before a row's position and half after it.
         let symmetric = |window: u64| !keys.defaults.causal && window > 1;
         let one_sided = |layer: &Layer| layer.recurrent || layer.window.is_some_and(|window| !symmetric(window));
         self.layers.iter().any(one_sided) || self.scales.max_bias != 0.0 || keys.has(INDEXER_HEADS)
     }
 }
 
-/// Reads the epsilon of norms.
+/// Reads the epsilon of the stream's norms.
 fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
-    // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of
-    // llama.cpp's converter have this key for Qwen 1.
+    // Files may have the key of the other norm type. Nemotron-H's may have only the epsilon of
+    // their draft layers, and llama.cpp's converter writes the layer norm key for Qwen 1.
     let [has_rms, has_other] = [RMS_EPS, LAYER_EPS].map(|key| keys.has(key));
     let takes_other = match keys.defaults.norms.are_layer_norms() {
         true => has_other || !has_rms,
@@ -149,7 +150,7 @@ fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
     Ok(eps)
 }
 
-/// Returns whether layers have RoPE.
+/// Returns whether the model has RoPE.
 fn model_has_rope(keys: &Keys<'_>, widths: &Widths) -> Result<bool, GgufError> {
     match keys.defaults.rope_use {
         RopeUse::Always => Ok(true),
@@ -159,25 +160,26 @@ fn model_has_rope(keys: &Keys<'_>, widths: &Widths) -> Result<bool, GgufError> {
     }
 }
 
-/// Makes the layers dense that have a width but no router.
+/// Removes the experts of layers that have a dense network's width, but no router tensor.
 fn remove_experts_without_router(gguf: &Gguf, layers: &mut [Layer]) {
     let has_router = |layer: usize| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
     let dense = layers.iter_mut().enumerate().filter(|(layer, of)| of.feed_forward > 0 && !has_router(*layer));
     dense.for_each(|(_, of)| of.experts = None);
 }
 
-/// Values from which windows, RoPE and latent attention are read.
+/// Values that are needed to read windows, RoPE and latent attention.
 struct PositionContext<'a> {
     context_length: u64,
-    /// Positions of a window.
+    /// Number of positions in a window.
     window: u64,
     /// Whether each layer has a window.
     windowed: &'a [bool],
-    /// Whether layers have RoPE.
+    /// Whether the model has RoPE.
     has_rope: bool,
 }
 
-/// Latent attention of layers without a window, and RoPE of layers without and with one.
+/// Latent attention of layers without a window, RoPE of layers without a window, and RoPE of layers
+/// with one.
 struct PositionKeys {
     mla: Option<Mla>,
     rope: Rope,
@@ -185,7 +187,8 @@ struct PositionKeys {
 }
 
 impl PositionContext<'_> {
-    /// Reads latent attention and RoPE, and sets windows, heads and factors of layers to match.
+    /// Reads latent attention and RoPE. Sets the windows, heads and score factors of layers to
+    /// match.
     fn read(&self, keys: &Keys<'_>, layers: &mut [Layer]) -> Result<PositionKeys, GgufError> {
         let mla = Mla::read(keys)?;
         let key_length = |local: bool| {
@@ -212,8 +215,8 @@ impl PositionContext<'_> {
 }
 
 impl Hyper {
-    /// Replaces RoPE by what `read` returns, and adapts that of layers with a window. An
-    /// architecture that reads RoPE in its own way calls this in `adjust`.
+    /// Replaces RoPE by the result of `read`, and adapts RoPE of layers with a window.
+    /// Architectures that read RoPE in their own way call this in `adjust`.
     pub(crate) fn set_rope(&mut self, keys: &Keys<'_>, read: ReadRope) -> Result<(), GgufError> {
         let key_length = |local: bool| {
             let mut own = self.layers.iter().filter(|layer| layer.window.is_some() == local);
@@ -231,7 +234,7 @@ impl Hyper {
     }
 }
 
-/// Reads whether attention is causal; most files have no key.
+/// Reads whether attention is causal. The architecture decides if the file lacks the key.
 fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     let name = keys.name("attention.causal");
     let causal = keys.metadata.read_or(&name, keys.defaults.causal)?;

@@ -1,13 +1,13 @@
-//! Keys of layers that mix tokens by a recurrent state instead of attention: the layers, and the
-//! sizes of their states.
+//! Keys of layers that mix tokens by a recurrent state instead of attention. They state which
+//! layers these are, and the sizes of their states.
 //!
 //! ```text
 //! qwen3next.ssm.state_size     = 128     // elements of a key
-//! qwen3next.ssm.inner_size     = 4096    // of the values of all heads
+//! qwen3next.ssm.inner_size     = 4096    // elements of the values of all heads
 //! qwen3next.ssm.time_step_rank = 32      // heads
 //! qwen3next.ssm.group_count    = 16      // groups of heads that share a key
 //! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before the state
-//! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
+//! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … have attention
 //! ```
 
 use ixc_model_files::gguf::{Gguf, GgufError};
@@ -15,20 +15,20 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH};
 
-/// Maximum number of taps of a convolution, which is the op's limit.
+/// Maximum number of taps of a convolution. The convolution op has the same limit.
 pub(crate) const MAX_TAPS: u64 = 8;
 
-/// Key of the elements of a state's key, which files with recurrent states have.
+/// Key of the number of elements of a key. All files with recurrent states have it.
 pub(super) const STATE_SIZE: &str = "ssm.state_size";
 
-/// Sizes of recurrent states in layers that files describe by keys `ssm`.
+/// Sizes of recurrent states, in layers that files describe with `ssm.*` keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ssm {
-    /// Taps of the convolution before the state.
+    /// Number of taps of the convolution before the state.
     pub taps: u64,
-    /// Heads, each with a state.
+    /// Number of heads, each with its own state matrix.
     pub heads: u64,
-    /// Groups of heads that share a key; divides `heads`.
+    /// Number of groups of heads that share a key; a divisor of `heads`.
     pub groups: u64,
     /// Elements of a key.
     pub key_length: u64,
@@ -42,7 +42,7 @@ impl Ssm {
         let key_length = keys.required_size(STATE_SIZE, 1, MAX_WIDTH)?;
         let taps = keys.required_size("ssm.conv_kernel", 2, MAX_TAPS)?;
         let heads = keys.required_size("ssm.time_step_rank", 1, MAX_COUNT)?;
-        // Files of PLaMo 2 have 0 for one group of all heads.
+        // Files of PLaMo 2 have a 0, which means one group of all heads.
         let groups = keys.required_size("ssm.group_count", 0, MAX_COUNT)?.max(1);
         let inner = keys.required_size("ssm.inner_size", 1, MAX_WIDTH)?;
         if !heads.is_multiple_of(groups) {
@@ -57,9 +57,9 @@ impl Ssm {
     }
 }
 
-/// Returns for each of `layers` whether it has a recurrent state, by the keys of the file. Without
-/// such keys, layers with attention have the period `usual`. `None` if neither keys nor `usual`
-/// give a period.
+/// Returns whether each of `layers` layers has a recurrent state, by the keys of the file. Without
+/// such keys, the last layer of each `usual` layers has attention. Returns `None` if there are
+/// neither keys nor `usual`.
 pub(crate) fn stated_layers(
     keys: &Keys<'_>,
     layers: usize,
@@ -67,7 +67,7 @@ pub(crate) fn stated_layers(
 ) -> Result<Option<Vec<bool>>, GgufError> {
     let name = keys.name("attention.recurrent_layers");
     if let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? {
-        // Files also list layers that only draft, at the end.
+        // The list may also have entries for draft layers, at the end.
         return match found.get(..layers) {
             Some(found) => Ok(Some(found.to_vec())),
             None => {
@@ -80,8 +80,8 @@ pub(crate) fn stated_layers(
     Ok(interval.map(|interval| (1..=layers as u64).map(|layer| !layer.is_multiple_of(interval)).collect()))
 }
 
-/// Returns for each of `layers` whether it has a recurrent state. The sources are
-/// `attention.recurrent_layers`, then `full_attention_interval`, then the presence of such a
+/// Returns whether each of `layers` layers has a recurrent state. The sources are, in this order:
+/// `attention.recurrent_layers`, `full_attention_interval`, and the presence of the tensor of a
 /// layer's convolution.
 pub(super) fn layers(gguf: &Gguf, keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, GgufError> {
     let has_conv = |layer: usize| gguf.tensor(&format!("blk.{layer}.ssm_conv1d.weight")).is_some();

@@ -1,4 +1,4 @@
-//! Keys of rotary embedding.
+//! Keys of rotary position embedding (RoPE).
 
 use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::GgufError;
@@ -6,8 +6,8 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope, RopeSizes};
 
-/// Key that only ixc defines: whether YaRN's ramp begins and ends at whole pairs (`truncate` in
-/// configurations).
+/// Key that only ixc defines. It states whether the bounds of YaRN's ramp are rounded to whole
+/// pairs (`truncate` in configurations of transformers).
 pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
 
 impl Rope {
@@ -15,8 +15,8 @@ impl Rope {
     pub(crate) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
         let rope = Rope::plain(keys, sizes, Rope::rotated_dims(keys, sizes)?)?;
         let type_key = keys.name("rope.scaling.type");
-        // The default is that of llama.cpp. Older files have the factor of linear scaling as
-        // `rope.scale_linear`; 0 means none.
+        // The default type is that of llama.cpp. Older files state the factor of linear scaling as
+        // `rope.scale_linear`; 0 means no scaling.
         let kind = keys.metadata.read_or(&type_key, "linear")?;
         let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
         let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
@@ -24,7 +24,7 @@ impl Rope {
             "none" => (RopeScaling::None, 1.0),
             "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
             "linear" => (RopeScaling::Linear, factor),
-            // Tensors have the divisors of frequencies.
+            // LongRoPE's divisors of frequencies are tensors, so no other scaling applies.
             "longrope" => (RopeScaling::None, 1.0),
             "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(YARN_TRUNCATE), true)? {
                 true => (RopeScaling::Yarn, factor),
@@ -75,7 +75,7 @@ impl Rope {
         })
     }
 
-    /// Returns the RoPE of layers that are not rotated.
+    /// Returns a RoPE that rotates no elements, for models without RoPE.
     pub(super) fn none(context_length: u64) -> Rope {
         Rope {
             base: 10_000.0,
@@ -97,14 +97,15 @@ impl Rope {
 }
 
 impl Keys<'_> {
-    /// Reads the factor on rotated elements in addition to YaRN's.
+    /// Reads the factor on rotated elements that applies in addition to YaRN's factor.
     pub(crate) fn rope_factor(&self) -> Result<f64, GgufError> {
         self.float("rope.scaling.attn_factor", 1.0, |x| x > 0.0, "a positive number")
     }
 }
 
-/// Sets YaRN's factor on rotated elements. It is the stated one, otherwise the ratio of the
-/// magnitudes with weight 1 and with the weight `yarn_log_multiplier` (`mscale_all_dim`).
+/// Sets YaRN's factor on rotated elements. It is the stated factor. Otherwise it is the magnitude
+/// with weight 1, divided by the magnitude with the weight `yarn_log_multiplier`
+/// (`mscale_all_dim`).
 pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), GgufError> {
     let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let stated = stated_magnitude(keys)?;
@@ -118,9 +119,9 @@ pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), Ggu
     Ok(())
 }
 
-/// Reads the factor on rotated elements that replaces YaRN's, if the file states it. This is
-/// `attention_factor` of configurations. llama.cpp's converter writes it, but llama.cpp itself
-/// computes it anew (`llama-context.cpp`).
+/// Reads the factor on rotated elements that replaces YaRN's factor, if the file states one. It is
+/// `attention_factor` in configurations. llama.cpp's converter writes it, but llama.cpp recomputes
+/// the factor (`llama-context.cpp`).
 pub(super) fn stated_magnitude(keys: &Keys<'_>) -> Result<Option<f64>, GgufError> {
     let stated = keys.float("rope.scaling.yarn_attn_factor", 0.0, |_| true, "a number")?;
     Ok(Some(stated).filter(|stated| *stated > 0.0))

@@ -5,7 +5,7 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{Scales, Widths};
 
-/// Key of the maximum bias of ALiBi.
+/// Key of the maximum bias of ALiBi, which determines its slopes.
 pub(crate) const MAX_BIAS: &str = "attention.max_alibi_bias";
 
 impl Scales {

@@ -1,9 +1,9 @@
-//! Layers that use keys and values of an earlier layer.
+//! Keys of layers that use the keys and values of an earlier layer.
 //!
 //! ```text
-//! // last layers, which use those of the last layer of their kind before them
+//! // number of last layers that use the KV cache of an earlier layer of the same kind
 //! gemma4.attention.shared_kv_layers         = 2
-//! // for each layer, the layer whose keys and values it uses: itself if it has its own
+//! // for each layer, the layer whose KV cache it uses; its own index if it has its own cache
 //! mistral-large4.attention.kv_source_layers = [0, 1, 2, 3, 0, 1]
 //! ```
 
@@ -43,8 +43,8 @@ fn by_layer(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     Ok(())
 }
 
-/// Sets the source of the last layers: the last earlier layer of the same kind, with a window or
-/// without one.
+/// Sets the source of the last layers. It is the last layer before all of them that also has a
+/// window, or also has none.
 fn share_last(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     const KEY: &str = "attention.shared_kv_layers";
     let count = layers.len();

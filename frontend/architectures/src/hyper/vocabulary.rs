@@ -4,7 +4,8 @@ use ixc_model_files::gguf::{Gguf, GgufError, StringArray};
 
 use super::keys::Keys;
 
-/// Returns the number of rows of the embedding table; all other sizes of the vocabulary must agree.
+/// Returns the number of rows of the embedding table. Returns an error if the file states another
+/// size of the vocabulary.
 pub(super) fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
     let table = gguf.require_tensor("token_embd.weight")?;
     let rows = table.dims().get(1).copied().unwrap_or(1);

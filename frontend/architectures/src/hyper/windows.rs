@@ -1,10 +1,10 @@
-//! Keys of layers with a window.
+//! Keys of layers with an attention window.
 //!
 //! ```text
 //! gemma3.attention.sliding_window         = 1024    // positions that a row attends to
-//! // period of layers without a window, or whether each layer has one
+//! // period of layers without a window, or an array with whether each layer has one
 //! gemma3.attention.sliding_window_pattern = 6
-//! // RoPE of layers with a window
+//! // base of RoPE in layers with a window
 //! gemma3.rope.freq_base_swa               = 10000.0
 //! ```
 
@@ -13,7 +13,7 @@ use ixc_model_files::gguf::{GgufError, Value};
 use super::keys::Keys;
 use super::{Hyper, Layer, MAX_CONTEXT, MAX_COUNT, Rope, Windows};
 
-/// Reads the number of positions of a window, and which layers have it.
+/// Reads the number of positions in a window, and the rule for which layers have it.
 pub(super) fn windows(keys: &Keys<'_>, context_length: u64) -> Result<(u64, Option<Windows>), GgufError> {
     const WINDOW: &str = "attention.sliding_window";
     let window = match keys.defaults.windows {
@@ -23,22 +23,23 @@ pub(super) fn windows(keys: &Keys<'_>, context_length: u64) -> Result<(u64, Opti
         None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
     };
     let windows = match keys.defaults.windows {
-        // Files of an architecture with windows may have none.
+        // Files of an architecture with windows may still state a window of 0, which means none.
         Some(windows) => Some(windows).filter(|_| window > 0),
-        // Files of an architecture without windows may have a window smaller than the context.
+        // Files of other architectures have a window if they state one that is smaller than the
+        // context.
         None => Some(Windows::STATED).filter(|_| (1..context_length).contains(&window)),
     };
     Ok((window, windows))
 }
 impl Windows {
-    /// Sets the window of the layers that have it.
+    /// Sets `window` in the layers for which `windowed` is true.
     pub(super) fn apply(&self, window: u64, layers: &mut [Layer], windowed: &[bool]) {
         for (layer, windowed) in layers.iter_mut().zip(windowed) {
             layer.window = windowed.then_some(window);
         }
     }
 
-    /// Returns the RoPE of layers with a window and keys of this length.
+    /// Returns the RoPE of layers with a window, whose keys have the length `key_length`.
     pub(super) fn rope(&self, keys: &Keys<'_>, rope: &Rope, key_length: u64) -> Result<Rope, GgufError> {
         const DIMS: &str = "rope.dimension_count_swa";
         let dims = keys.optional(DIMS, 1, key_length)?.unwrap_or(rope.dims);
@@ -54,15 +55,15 @@ impl Windows {
 }
 
 impl Hyper {
-    /// Keeps the frequencies of layers with a window as they are: `rope_freqs.weight` is for the
-    /// other layers. An architecture with such layers calls this in `adjust`.
+    /// Stops `rope_freqs.weight` from applying to layers with a window: their frequencies are not
+    /// divided by it. Architectures with such layers call this in `adjust`.
     pub(crate) fn keep_local_frequencies(&mut self) {
         self.local_rope.iter_mut().for_each(|rope| rope.divided = false);
     }
 }
 
-/// Returns for each of `count` layers whether it has a window. Files may omit the last `drafts`
-/// layers, which only draft.
+/// Returns whether each of `count` layers has a window. The file's list may omit the last `drafts`
+/// layers, which are draft layers.
 pub(super) fn layer_windows(keys: &Keys<'_>, count: usize, drafts: usize) -> Result<Vec<bool>, GgufError> {
     let Some(windows) = keys.defaults.windows else { return Ok(vec![false; count]) };
     const KEY: &str = "attention.sliding_window_pattern";

@@ -7,7 +7,8 @@
 //! ssm_out (rms_norm(y; ssm_norm) * silu(attn_gate x))
 //! ```
 //!
-//! Models differ in the key head of each value head, and in the form of the projections in files.
+//! Models differ in two points: which key head each value head uses, and how the projections are
+//! stored.
 
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
@@ -17,18 +18,18 @@ use crate::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward, gated
 use crate::error::ArchError;
 use crate::hyper::Ssm;
 
-/// Projections of a layer's input: rows with all heads, one after the other.
+/// Projections of a layer's input. Each row has all heads, one after the other.
 struct Projections {
     /// Queries, keys and values, before the convolution.
     qkv: ValueId,
-    /// Gates that multiply the result.
+    /// Gates that multiply the result of linear attention.
     z: ValueId,
     beta: ValueId,
     alpha: ValueId,
 }
 
-/// Builds a decoder, from token ids to logits. Layers with a recurrent state are linear attention;
-/// others have attention in this style.
+/// Builds a decoder, from token ids to logits. Layers with a recurrent state have linear attention;
+/// other layers have attention in this style.
 pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
     let linear = DeltaNetStyle::usual(key_heads, Unary::Silu);
     let mut x = b.embed()?;
@@ -42,7 +43,7 @@ pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -
     b.logits(x)
 }
 
-/// Common style of Qwen's decoders with linear attention.
+/// Style that Qwen's decoders with linear attention share.
 pub(crate) const QWEN: Style = Style {
     head_norm: HeadNorm::HEADS,
     output_gate: OutputGate::WithQueries,
@@ -54,28 +55,30 @@ pub(crate) const QWEN: Style = Style {
 /// Differences between models with gated delta-net layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaNetStyle {
-    /// Key head of each value head.
+    /// Rule for which key head each value head uses.
     pub key_heads: KeyHeads,
-    /// Function of the result's gates.
+    /// Function applied to the gates of the result.
     pub gate: Unary,
     /// Epsilon of the norm of the result, if it differs from the other norms' epsilon.
     pub norm_eps: Option<f64>,
-    /// Epsilon on the squared lengths of queries and keys, if it differs from that of norms.
+    /// Epsilon added to the squared lengths of queries and keys, if it differs from the norms'
+    /// epsilon.
     pub unit_eps: Option<f64>,
-    /// Upper bound of rates of the delta rule.
+    /// Upper bound of the update rates of the delta rule.
     pub rate: f64,
-    /// Whether files have separate queries, keys and values.
+    /// Whether files have separate matrices for queries, keys and values.
     pub separate_qkv: bool,
 }
 
 impl DeltaNetStyle {
-    /// Returns the usual properties.
+    /// Returns the properties of most models.
     pub const fn usual(key_heads: KeyHeads, gate: Unary) -> DeltaNetStyle {
         DeltaNetStyle { key_heads, gate, norm_eps: None, unit_eps: None, rate: 1.0, separate_qkv: false }
     }
 }
 
-/// Builds norm, linear attention, output matrix, residual.
+/// Builds the linear attention block: norm, linear attention, output matrix, and addition to the
+/// stream.
 pub(crate) fn mixer(
     b: &mut Builder<'_>,
     layer: usize,
@@ -135,9 +138,9 @@ pub(crate) fn mixer_of(
     b.linear(y, &name("ssm_out"), values, width, Bias::Optional)
 }
 
-/// Builds the projections, which files have in one of several forms. Queries, keys and values are
-/// one matrix, or separate (OLMo Hybrid). They may also be fused by key head (Qwen3-Next's
-/// `ssm_ba`, and `ssm_in` of its first files).
+/// Builds the projections, which files store in several forms. Queries, keys and values have one
+/// matrix, or separate ones (OLMo Hybrid). In Qwen3-Next, `ssm_ba` and the first files' `ssm_in`
+/// interleave several projections by key head.
 fn projections(
     b: &mut Builder<'_>,
     layer: usize,
@@ -176,8 +179,8 @@ fn projections(
     Ok(Projections { qkv, z, beta, alpha })
 }
 
-/// Splits rows in which each key head has parts of these lengths; returns a row of all heads for
-/// each part.
+/// Splits rows that have, for each of `groups` key heads, parts of these `lengths`. Returns for
+/// each part a row with all heads.
 fn by_key_head<const N: usize>(
     b: &mut Builder<'_>,
     rows: ValueId,

@@ -1,6 +1,6 @@
-//! Hyper-connections (DeepSeek-V4's, constrained to a manifold): several residual streams. Each
-//! block's input is a weighted sum of the streams. The streams are then mixed with its output, with
-//! weights computed from each row (llama.cpp `deepseek4.cpp`).
+//! Hyper-connections: several residual streams (DeepSeek-V4's form, "manifold-constrained"). The
+//! input of each block is a weighted sum of the streams. The block's output is then mixed into the
+//! streams. All weights are computed from each token's streams (llama.cpp `deepseek4.cpp`).
 //!
 //! ```text
 //! w = stream.weights(hc_attn_fn rms_norm(all streams as one row); hc_attn_scale, hc_attn_base)
@@ -8,8 +8,8 @@
 //! streams = stream.mix(streams, y, w)
 //! ```
 //!
-//! Independent hyper-connections (Hy4) have no mixing matrix: the streams stay separate, and each
-//! gets a part of a block's output.
+//! Independent hyper-connections (Hy4) have no mixing matrix. The streams stay separate, and the
+//! block's output is added to each with its own weight.
 
 use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::GgufError;
@@ -26,11 +26,11 @@ pub(crate) fn count(keys: &Keys<'_>) -> Result<u64, GgufError> {
     keys.required_size("hyper_connection.count", 1, MAX_STREAMS)
 }
 
-/// Reads the streams of a file and their mixing.
+/// Reads the number of streams of a file and the parameters of their mixing.
 pub(crate) fn streams(keys: &Keys<'_>) -> Result<Streams, GgufError> {
     let count = count(keys)?;
-    // Independent hyper-connections have no mixing matrix to balance. Other streams have a
-    // magnitude of 2 and no key for it.
+    // Independent hyper-connections have the key of the magnitude, but no mixing matrix to iterate
+    // on. Other hyper-connections have no such key, and their magnitude is 2.
     const MAGNITUDE: &str = "hyper_connection.magnitude";
     let magnitude = keys.float(MAGNITUDE, 2.0, |x| x > 0.0, "a positive number")?;
     let iterations = match keys.has(MAGNITUDE) {
@@ -41,13 +41,13 @@ pub(crate) fn streams(keys: &Keys<'_>) -> Result<Streams, GgufError> {
     Ok(Streams { count, iterations, eps, magnitude })
 }
 
-/// Builds the streams before the first layer: each is the embedding.
+/// Builds the streams before the first layer: each stream is the token's embedding.
 pub(crate) fn begin(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     let row = repeat_row(b, x, count)?;
     b.split_heads(row, count)
 }
 
-/// Repeats a row once for each stream.
+/// Concatenates `count` copies of each row, one for each stream.
 pub(crate) fn repeat_row(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     (1..count).try_fold(x, |row, _| b.concat(row, x))
 }
@@ -63,8 +63,8 @@ pub(crate) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueI
     b.scale(sum, 1.0 / count as f64)
 }
 
-/// Builds a block that reads a weighted sum of the streams `x`, and mixes its output into them.
-/// `part` begins the names of the tensors with the weights: `hc_attn` or `hc_ffn`.
+/// Builds a block that reads a weighted sum of the streams `x`, and mixes its output into the
+/// streams. `part` is the start of the names of the weights' tensors: `hc_attn` or `hc_ffn`.
 pub(crate) fn wrap_block(
     b: &mut Builder<'_>,
     layer: usize,
@@ -80,7 +80,8 @@ pub(crate) fn wrap_block(
     b.stream_mix(x, y, w)
 }
 
-/// Builds logits from the streams after the last layer, summed with computed weights.
+/// Builds logits from a weighted sum of the streams after the last layer. The weights are computed
+/// from the streams.
 pub(crate) fn logits(b: &mut Builder<'_>, x: ValueId, of: Streams) -> Result<ValueId, ArchError> {
     let x = b.merge_heads(x)?;
     let x = b.requested_rows(x)?;
@@ -98,15 +99,16 @@ pub(crate) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Res
     b.head(mean, "output_norm.weight")
 }
 
-/// Builds `width` weights of streams from the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
+/// Builds `width` weights of streams, from the streams `x` and the tensors `NAME_fn`, `NAME_scale`
+/// and `NAME_base`.
 fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64, of: Streams) -> Result<ValueId, ArchError> {
     let count = of.count;
     let x = b.merge_heads(x)?;
     let x = b.plain_norm(x)?;
     let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;
     let x = b.matmul(x, matrix)?;
-    // The vector has one scale for each part of the matrix: for a block's input, for its output,
-    // for the mixing.
+    // The weights are for up to three purposes: a block's input, its output, and the mixing. The
+    // vector has one scale for each.
     let parts = (width / count).min(3);
     let scale = b.vector(&format!("{name}_scale.weight"), parts)?;
     let base = b.vector(&format!("{name}_base.weight"), width)?;

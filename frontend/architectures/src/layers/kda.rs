@@ -23,20 +23,20 @@ use crate::error::ArchError;
 use crate::hyper::{Keys, MAX_COUNT, MAX_TAPS, MAX_WIDTH};
 use crate::layers::mla;
 
-/// Epsilon on a key's squared length, whatever epsilon the file has (`l2norm` of
+/// Epsilon added to the squared length of a key, whatever epsilon the file states (`l2norm` of
 /// flash-linear-attention).
 const LENGTH_EPS: f64 = 1e-6;
 
 /// Sizes of linear attention layers (KDA), and the bound of their decays.
 #[derive(Clone, Copy)]
 pub(crate) struct Kda {
-    /// Taps of the convolutions.
+    /// Number of taps of the convolutions.
     taps: u64,
     /// Number of heads.
     heads: u64,
     /// Elements of a key, and of a value.
     length: u64,
-    /// Lower bound of the logarithm of a decay; 0 for none.
+    /// Lower bound of the logarithm of a decay; 0 means no bound.
     decay_bound: f64,
 }
 
@@ -52,7 +52,8 @@ impl Kda {
     }
 }
 
-/// Builds a decoder with layers of linear and of latent attention, from token ids to logits.
+/// Builds a decoder, from token ids to logits. Its layers have linear attention (KDA) or latent
+/// attention.
 pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let (kda, sizes) = (Kda::read(&b.keys())?, b.mla()?);
     let mut x = b.embed()?;
@@ -66,7 +67,8 @@ pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     b.logits(x)
 }
 
-/// Builds norm, linear attention, output matrix, residual.
+/// Builds the linear attention block: norm, linear attention, output matrix, and addition to the
+/// stream.
 pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Kda) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
     let y = mixer_of(b, layer, h, of)?;
@@ -122,8 +124,8 @@ pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Kda) 
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
-/// Builds a gate of all heads: two matrices with a row of a head's length between them, or one, as
-/// the file has them.
+/// Builds the gate of all heads. The file has one matrix for it, or two with a short row between
+/// them.
 fn gate(b: &mut Builder<'_>, layer: usize, h: ValueId, letter: &str, of: &Kda) -> Result<ValueId, ArchError> {
     let (width, inner, rank) = (b.hyper.embedding_length, of.heads * of.length, of.length);
     let [first, second] = ["a", "b"].map(|part| format!("blk.{layer}.ssm_{letter}_{part}"));

@@ -1,6 +1,7 @@
-//! Derives `attn_k_b`, which older files of models with latent attention lack. This is each head's
-//! matrix that projects queries to latent rows. Older files have one matrix for keys and values of
-//! all heads, `attn_kv_b`. Its parts for keys, transposed head by head, are `attn_k_b`.
+//! Derivation of `attn_k_b`, a tensor that older files of models with latent attention lack. It has
+//! a matrix for each head that projects queries to latent rows. Older files have `attn_kv_b`
+//! instead, one matrix for keys and values of all heads. `attn_k_b` is the transpose of each head's
+//! rows for keys in `attn_kv_b`.
 //!
 //! ```text
 //! attn_kv_b [r, heads * (plain + value)]      // for each head, rows for keys, then for values
@@ -12,10 +13,10 @@ use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, Tensor};
 
 use crate::hyper::{LatentLengths, latent_lengths};
 
-/// Returns the missing tensors.
+/// Returns `attn_k_b` of each layer that lacks it.
 ///
 /// # Errors
-/// When keys are missing, or the matrix has another shape than they require.
+/// When keys are missing, or `attn_kv_b` does not have the shape that they require.
 pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {

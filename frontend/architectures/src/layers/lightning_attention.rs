@@ -8,7 +8,7 @@
 //! slope = 2^(-8 (head + 1) / heads) * (1 - layer / (layers - 1) + 1e-5)
 //! ```
 //!
-//! No file has the weights of the scan, so they are derived ([`tensors`]). The scan is in
+//! The scan needs weights that no file has, so [`tensors`] derives them. The scan is in
 //! `ir/src/graph/recurrent/ssm_scan.rs`.
 
 use ixc_ir::derived::Derivation;
@@ -21,20 +21,21 @@ use crate::error::ArchError;
 use crate::hyper::{Hyper, Keys, MAX_COUNT, MAX_WIDTH, stated_layers};
 use crate::numbers;
 
-/// Norm that identifies layers with lightning attention.
+/// Name ending of a norm. Layers that have it are lightning attention.
 const NORM: &str = "attn_norm_2.weight";
-/// Name endings of those weights: decays, biases of steps, and factors that bypass the state.
+/// Name endings of the scan's derived weights: decays, biases of step sizes, and factors on values
+/// that bypass the state.
 const WEIGHTS: [&str; 3] = ["lightning.decays", "lightning.steps", "lightning.skipped"];
-/// Maximum number of heads in all layers together: an order of magnitude above any model's.
+/// Maximum number of heads, summed over all layers: an order of magnitude above any model's.
 const MAX_HEADS: u64 = 1 << 16;
-/// Epsilon in slopes and in the number of layers, so that neither is 0 (transformers,
-/// `MiniMaxLightningAttention`).
+/// Number added to the layer's factor in slopes and to the divisor in it, so that neither is 0
+/// (transformers, `MiniMaxLightningAttention`).
 const SLOPE_EPS: f64 = 1e-5;
 
-/// Default period of layers with attention.
+/// Default period of layers with softmax attention.
 const ATTENTION_PERIOD: u64 = 8;
 
-/// Sets the layers with a recurrent state.
+/// Marks the layers with lightning attention as recurrent.
 ///
 /// # Errors
 /// When a key has another type or value.
@@ -45,7 +46,7 @@ pub(crate) fn set_layers(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufE
     Ok(())
 }
 
-/// Builds attention on normalised rows, including its output matrix.
+/// Builds lightning attention on normalised rows, including its output matrix.
 pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let keys = b.keys();
@@ -61,7 +62,7 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
         b.slice(all, key_length, key_length)?,
         b.slice(all, 2 * key_length, key_length)?,
     ];
-    // The step sizes are constant, so their input is 0 for all rows.
+    // The step sizes come from the bias alone, so their input has no effect.
     let none = b.heads_sum(q)?;
     let none = b.scale(none, 0.0)?;
     let [decays, steps, skipped] = WEIGHTS.map(name);
@@ -84,10 +85,10 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
-/// Returns the derived weights of each head in layers of linear attention.
+/// Returns the derived weights of the scan, for the heads of each layer with lightning attention.
 ///
 /// # Errors
-/// When a key has another type.
+/// When a key has another type than expected.
 pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let count = |key: &str| gguf.metadata().read_optional::<u64>(&format!("{architecture}.{key}"));
     let mut made = Vec::new();
@@ -101,7 +102,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
         let Some(layer) = layer_of(norm.name()) else { continue };
         let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + SLOPE_EPS) + SLOPE_EPS;
         let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
-        // The bias of the steps: its softplus is 1.
+        // The bias whose softplus is 1, so that all step sizes are 1.
         let step = (std::f64::consts::E - 1.0).ln();
         let all = [
             (0..heads).map(|head| numbers::constant(-slope(head) as f32, 1, 1)).collect(),

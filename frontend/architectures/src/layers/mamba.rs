@@ -21,20 +21,21 @@ use crate::builder::{Bias, Builder, SsmScan, StateSizes};
 use crate::error::ArchError;
 use crate::hyper::{Keys, MAX_TAPS, MAX_WIDTH};
 
-/// Epsilon of norms without weights: the default of Falcon Mamba's class, which all its files use.
+/// Epsilon of norms without weights. It is the default of transformers' Falcon Mamba class, which
+/// all its files use.
 const NORM_EPS: f64 = 1e-6;
 
 /// Sizes of Mamba layers.
 struct Mamba {
-    /// Taps of the convolution.
+    /// Number of taps of the convolution.
     taps: u64,
-    /// Elements of the values; each is a head.
+    /// Number of elements of the values; each element is a head.
     inner: u64,
-    /// Elements of a key.
+    /// Number of elements of a key.
     state: u64,
-    /// Length of the row from which steps are made.
+    /// Length of the row from which step sizes are made (`dt`).
     rank: u64,
-    /// Whether that row, keys and queries are normalised even without weights in the file.
+    /// Whether `dt`, keys and queries have norms even if the file has no weights for them.
     norms: bool,
 }
 
@@ -51,7 +52,7 @@ impl Mamba {
     }
 }
 
-/// Builds norm, state space, output matrix, residual.
+/// Builds the Mamba block: norm, state space, output matrix, and addition to the stream.
 pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Mamba { taps, inner, state, rank, norms } = Mamba::read(&b.keys())?;

@@ -4,7 +4,7 @@
 //! z, xbc, dt = ssm_in h
 //! x, b, c = silu(conv(xbc) + bias)         // a causal convolution of each channel
 //! y = ssm_scan(x, b, c, dt)                // ir/src/graph/recurrent/ssm_scan.rs
-//! ssm_out rms_norm(y * silu(z); ssm_norm)  // of each group of heads for itself
+//! ssm_out rms_norm(y * silu(z); ssm_norm)  // a separate norm for each group of heads
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -13,14 +13,14 @@ use crate::builder::{Bias, Builder, SsmScan, StateSizes};
 use crate::error::ArchError;
 use crate::hyper::Ssm;
 
-/// Builds norm, state space, output matrix, residual.
+/// Builds the Mamba block: norm, state space, output matrix, and addition to the stream.
 pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
     let y = state_space(b, layer, h)?;
     b.add(y, x)
 }
 
-/// Builds state space and output matrix on normalised rows.
+/// Builds the state space on normalised rows, including its output matrix.
 pub(crate) fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, groups, key_length: state, value_length, .. } = b.ssm()?;
@@ -48,7 +48,7 @@ pub(crate) fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Resu
     b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }
 
-/// Inputs of the scan of a layer.
+/// Inputs of a layer's scan.
 pub(crate) struct ScanRows {
     /// Values of the heads.
     pub x: ValueId,
@@ -60,7 +60,7 @@ pub(crate) struct ScanRows {
     pub step: ValueId,
 }
 
-/// Builds the scan of a layer, times SiLU of `z`; the result has the width of `z`.
+/// Builds a layer's scan, times SiLU of the gate `z`. The result has the width of `z`.
 pub(crate) fn gated_scan(b: &mut Builder<'_>, layer: usize, rows: &ScanRows, z: ValueId) -> Result<ValueId, ArchError> {
     let name = |end: &str| format!("blk.{layer}.{end}");
     let Ssm { heads, key_length, value_length, .. } = b.ssm()?;

@@ -1,31 +1,32 @@
-//! Latent attention (MLA, DeepSeek-V2). One short row is cached for each position; keys and values
-//! of all heads are made from it.
+//! Latent attention (MLA, DeepSeek-V2). For each position, one short row is cached, from which keys
+//! and values of all heads are made.
 //!
 //! ```text
 //! c, p = attn_kv_a_mqa x                   // r normalised elements, and one rotated part
 //! q    = attn_k_b q_nope | rope(q_pe)      // absorbed: queries become latent rows, by head
-//! y    = attn_v_b attention(q, c | p, c)   // values too: the first r elements of keys
+//! y    = attn_v_b attention(q, c | p, c)   // the values are c, the first r elements of the keys
 //! ```
 //!
 //! An indexer (DeepSeek sparse attention, V3.2) selects the positions that a row attends to. Its
-//! queries are made from the same row as those of attention; it has its own keys:
+//! queries are made from `a`, the same row as attention's queries. It has its own keys:
 //!
 //! ```text
 //! k = rope(layer_norm(indexer.attn_k x)),  q = rope(indexer.attn_q_b a)
 //! attention over index.top_k(q, indexer.proj x, k)    // ir/src/graph/op.rs
 //! ```
 //!
-//! Without a row for queries (Mistral Large 4), the indexer's queries are made from the stream,
-//! after a layer norm. Its heads then have their own temperatures.
+//! If queries are not made from a short row (Mistral Large 4), the indexer's queries are made from
+//! the layer's input, after a separate layer norm. Each indexer head then has a temperature.
 //!
-//! If positions share keys (GLM-5.3-Flash), a key is their mean, weighted element by element by a
-//! gate (`compress`). RoPE then rotates neither keys nor queries.
+//! If several positions share an indexer key (GLM-5.3-Flash), the key is the mean of theirs,
+//! weighted element by element by a gate (`compress`). RoPE then rotates neither the keys nor the
+//! queries of the indexer.
 //!
-//! In some models, RoPE rotates the last elements of the indexer's queries and keys, as in
-//! attention (Hy4).
+//! In Hy4, RoPE rotates the last elements of the indexer's queries and keys, as in attention,
+//! instead of the first.
 //!
-//! Two steps do not change the selection and are left out: the factor on the indexer's scores, and
-//! the Hadamard transform before rounding to 8 bits.
+//! Two steps of the authors' indexer are left out, as they do not change the selection: a factor on
+//! the scores, and a Hadamard transform before rounding to 8 bits.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
@@ -35,17 +36,18 @@ use crate::decoder::{OutputGate, Queries, RopeLayers, Scores, Style, feed_forwar
 use crate::error::ArchError;
 use crate::hyper::{INDEXER_HEADS, Indexer, Mla};
 
-/// Epsilon of the norm of an indexer's keys, whatever epsilon the file has (DeepSeek's `model.py`).
+/// Epsilon of the norm of the indexer's keys, whatever epsilon the file states (DeepSeek's
+/// `model.py`).
 const INDEX_EPS: f64 = 1e-6;
 
-/// Form of an indexer's queries and keys.
+/// Differences between models in the indexer's queries and keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexStyle {
-    /// Pairing of RoPE.
+    /// Pairing of elements that RoPE rotates.
     pub pairs: RopeStyle,
-    /// Whether RoPE rotates the last elements instead of the first.
+    /// Whether RoPE rotates the last elements of a head instead of the first.
     pub rotates_last: bool,
-    /// Whether the norm of keys has the epsilon of the stream's norms.
+    /// Whether the norm of keys has the epsilon of the stream's norms instead of [`INDEX_EPS`].
     pub eps_of_stream: bool,
     /// Whether queries are made from the layer's input after a separate layer norm, and each head
     /// has a temperature.
@@ -53,13 +55,13 @@ pub(crate) struct IndexStyle {
 }
 
 impl IndexStyle {
-    /// Returns the form of DeepSeek's indexer, with these RoPE pairs.
+    /// Returns the properties of DeepSeek's indexer, with this pairing of RoPE.
     pub const fn usual(pairs: RopeStyle) -> IndexStyle {
         IndexStyle { pairs, rotates_last: false, eps_of_stream: false, of_stream: false }
     }
 }
 
-/// Selection of the positions that layers attend to.
+/// Selection of the positions that layers attend to, by an indexer.
 pub(crate) struct IndexSelection {
     style: IndexStyle,
     sizes: Indexer,
@@ -93,17 +95,17 @@ fn layers(b: &mut Builder<'_>, style: &Style, mut selection: Option<IndexSelecti
 }
 
 impl IndexSelection {
-    /// Returns a selection by the file's indexer, which it must have.
+    /// Returns the selection by the file's indexer, or an error if the file has none.
     pub(crate) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<IndexSelection, ArchError> {
         Ok(IndexSelection { style, sizes: b.indexer()?, last: None })
     }
 
-    /// Returns a selection by the file's indexer, if it has one.
+    /// Returns the selection by the file's indexer, or `None` if the file has none.
     pub(crate) fn optional(b: &Builder<'_>, style: IndexStyle) -> Result<Option<IndexSelection>, ArchError> {
         if b.keys().has(INDEXER_HEADS) { IndexSelection::new(b, style).map(Some) } else { Ok(None) }
     }
 
-    /// Applies RoPE to heads of the indexer.
+    /// Applies RoPE to queries or keys of the indexer.
     fn rotate(&self, b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
         let (length, rope_dims) = (self.sizes.key_length, b.hyper.rope.dims);
         if !b.hyper.has_rope || !b.hyper.layers[layer].has_rope {
@@ -121,13 +123,14 @@ impl IndexSelection {
         b.concat(first, last)
     }
 
-    /// Builds the positions for a layer, from its normalised rows and from the rows for queries.
+    /// Builds the positions that a layer attends to. `h` are its normalised rows, and `row` the
+    /// rows that queries are made from.
     fn select(&mut self, b: &mut Builder<'_>, layer: usize, h: ValueId, row: ValueId) -> Result<ValueId, ArchError> {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
         let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
-            // Files may have tensors of an indexer that this layer does not use. No files of
-            // models with `of_stream` do.
+            // This layer uses an earlier selection, but its file may still have an indexer's
+            // tensors. In models with `of_stream`, no file has them.
             if !self.style.of_stream {
                 let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
                 parts.into_iter().for_each(|part| b.leave_out(&name(part)));
@@ -174,7 +177,7 @@ impl IndexSelection {
     }
 }
 
-/// Builds norm, attention, output matrix, residual.
+/// Builds the attention block: norm, latent attention, output matrix, and addition to the stream.
 pub(crate) fn attention(
     b: &mut Builder<'_>,
     layer: usize,
@@ -188,7 +191,7 @@ pub(crate) fn attention(
     b.add(y, x)
 }
 
-/// Builds attention on normalised rows, including its output matrix.
+/// Builds latent attention on normalised rows, including its output matrix.
 pub(crate) fn attention_of(
     b: &mut Builder<'_>,
     layer: usize,
@@ -215,7 +218,8 @@ pub(crate) fn attention_of(
     let positions = selection.map(|selection| selection.select(b, layer, h, row)).transpose()?;
     let q = b.split_heads(q, heads)?;
     let has_rope = style.rope_layers != RopeLayers::None;
-    // Splits a row or head into its first elements and the rotated rest, if there is one.
+    // Splits a row or head into its first elements and the rotated elements after them, if any are
+    // rotated.
     let split = |b: &mut Builder<'_>, x: ValueId, first: u64| -> Result<(ValueId, Option<ValueId>), ArchError> {
         if rope_dims == 0 { Ok((x, None)) } else { Ok((b.slice(x, 0, first)?, Some(b.slice(x, first, rope_dims)?))) }
     };
@@ -246,11 +250,11 @@ pub(crate) fn attention_of(
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let values = Matrices { count: heads, rows: value_length, columns: rank };
     let y = match !b.has(&own) && b.has(&of_both) {
-        // Older files have one matrix for this and `attn_k_b` (`key_absorption`).
+        // Older files have `attn_kv_b` in place of `attn_v_b` and `attn_k_b` (see
+        // `key_absorption`).
         true => b.heads_part(y, &own, &of_both, values, plain_dims)?,
         false => {
-            // Some files (of ik_llama.cpp) have `attn_kv_b` in addition to the two matrices derived
-            // from it.
+            // Some files of ik_llama.cpp have `attn_kv_b` in addition to `attn_v_b` and `attn_k_b`.
             b.leave_out(&of_both);
             b.heads_linear(y, &name("attn_v_b"), values)?
         }

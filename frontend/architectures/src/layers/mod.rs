@@ -1,9 +1,9 @@
-//! Shared layers, each under its published name.
+//! Layers that several architectures share, each under its published name.
 //!
 //! | file | layer |
 //! | --- | --- |
 //! | `mla` | multi-head latent attention |
-//! | `key_absorption` | a tensor of latent attention that older files lack |
+//! | `key_absorption` | derives a tensor of latent attention that older files lack |
 //! | `gated_delta_net` | linear attention by the gated delta rule |
 //! | `kda` | Kimi Delta Attention: a decay for each element of a key |
 //! | `lightning_attention` | linear attention with constant decays |
@@ -13,9 +13,9 @@
 //! | `rwkv6` | the time mix of RWKV-6, "Finch" |
 //! | `rwkv7` | the time mix of RWKV-7, "Goose" |
 //! | `temperature` | a factor on queries that grows with the position |
-//! | `token_shift` | the token shift of RWKV, and projections through short rows |
+//! | `token_shift` | the token shift of RWKV, and its low-rank projections |
 //! | `hyper_connections` | several residual streams |
-//! | `per_layer_embeddings` | additional input of each layer from the token |
+//! | `per_layer_embeddings` | an additional input of each layer, which depends on the token |
 
 pub mod gated_delta_net;
 pub mod hyper_connections;

@@ -2,7 +2,7 @@
 //! row that depends on the token.
 //!
 //! ```text
-//! // of all layers, P elements each
+//! // additional inputs of all layers, P elements for each layer
 //! e = (rms_norm(per_layer_model_proj x / root d) + root P * per_layer_token_embd[id]) / root 2
 //! // output of a layer
 //! y = post_norm(proj (gelu(inp_gate x) * e[layer]))
@@ -18,26 +18,29 @@ use crate::hyper::{Keys, MAX_WIDTH};
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
-/// Key of the elements of one layer's input. An architecture lists it in `reads`.
+/// Key of the number of elements of one layer's additional input. Architectures that support it
+/// list it in `reads`.
 pub(crate) const LENGTH: &str = "embedding_length_per_layer_input";
 
-/// Sizes of the additional inputs.
+/// Sizes of the additional inputs of layers.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerInputs {
-    /// Elements of one layer's input.
+    /// Number of elements of one layer's additional input.
     length: u64,
-    /// Number of layers with an additional input. A row of the table has the inputs of all of them.
+    /// Number of layers with an additional input. A row of the table has the inputs of all these
+    /// layers.
     layers: u64,
 }
 
 impl LayerInputs {
-    /// Reads the sizes for a model with this number of layers; `None` without such inputs.
+    /// Reads the sizes, for a model with `layers` layers. Returns `None` if the model has no
+    /// additional inputs.
     pub(crate) fn read(keys: &Keys<'_>, layers: usize) -> Result<Option<LayerInputs>, GgufError> {
         let length = keys.optional(LENGTH, 0, MAX_WIDTH)?.filter(|length| *length > 0);
         Ok(length.map(|length| LayerInputs { length, layers: layers as u64 }))
     }
 
-    /// Reads the sizes from a file that must have them.
+    /// Reads the sizes, or returns an error if the file lacks them.
     pub(crate) fn required_sizes(b: &Builder<'_>) -> Result<LayerInputs, ArchError> {
         let sizes = LayerInputs::read(&b.keys(), b.model_layers)?;
         sizes.ok_or_else(|| b.keys().missing(LENGTH).into())
@@ -50,7 +53,7 @@ pub(crate) fn inputs(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result
     let width = b.hyper.embedding_length;
     let y = b.linear(x, "per_layer_model_proj", width, length * layers, Bias::Optional)?;
     let y = b.split_heads(y, layers)?;
-    // A norm cancels the division of its rows, except in epsilon.
+    // The formula divides rows by `root d`. The norm cancels this, except for its epsilon.
     let eps = b.hyper.norm_eps * width as f64;
     let y = b.rms_norm_of(y, "per_layer_proj_norm.weight", length, eps)?;
     let y = b.merge_heads(y)?;
@@ -60,7 +63,8 @@ pub(crate) fn inputs(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result
     b.add(y, own)
 }
 
-/// Builds a layer's output from `x` and its additional input.
+/// Builds an additional output of the layer from the stream `x` and the layer's additional input.
+/// The caller adds it to the stream.
 pub(crate) fn layer_output(
     b: &mut Builder<'_>,
     layer: usize,

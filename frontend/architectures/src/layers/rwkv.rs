@@ -1,12 +1,12 @@
-//! Keys of RWKV's layers, and the parts that all its models share.
+//! Keys that the layers of all RWKV models share.
 //!
 //! ```text
-//! // elements of a key and of a value; the width divided by it is the number of heads
+//! // elements of a key and of a value; the number of heads is the width divided by this
 //! rwkv7.wkv.head_size        = 64
-//! // parts of a layer that mix a row with the previous one: both, or only the first
+//! // number of a layer's blocks that mix a row with the previous row: 2, or 1 for only the first
 //! rwkv7.token_shift_count    = 2
 //! rwkv7.attention.head_count = 0    // no meaning
-//! // heads of keys and values, in models whose heads share them
+//! // key and value heads, in models whose query heads share them
 //! rwkv6qwen2.attention.head_count_kv = 2
 //! ```
 
@@ -16,7 +16,7 @@ use crate::builder::StateSizes;
 use crate::hyper::{Defaults, Hyper, Keys, Layer, LayerParts, MAX_COUNT, MAX_WIDTH, RopeUse};
 use crate::layers::token_shift;
 
-/// Defaults of all models.
+/// Defaults that all RWKV architectures share.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     rope_use: RopeUse::Never,
     layer_parts: LayerParts::Recurrent,
@@ -28,7 +28,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::USUAL
 };
 
-/// Reads the sizes of a layer's state.
+/// Reads the sizes of a layer's recurrent state.
 pub(crate) fn sizes(keys: &Keys<'_>) -> Result<StateSizes, GgufError> {
     const LENGTH: &str = "wkv.head_size";
     let length = keys.required_size(LENGTH, 1, MAX_WIDTH)?;
@@ -40,7 +40,7 @@ pub(crate) fn sizes(keys: &Keys<'_>) -> Result<StateSizes, GgufError> {
     Ok(StateSizes { heads: width / length, key_length: length, value_length: length })
 }
 
-/// Sets the heads of each layer.
+/// Sets the head counts and lengths of each layer, which the usual keys do not state.
 fn set_heads(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     const KEY: &str = "attention.head_count_kv";
     let StateSizes { heads, key_length, value_length } = sizes(keys)?;
@@ -55,10 +55,10 @@ fn set_heads(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     Ok(())
 }
 
-/// Checks the number of token shifts in a layer: its parts that mix a row with the previous row.
+/// Checks the number of blocks in a layer that mix each row with the previous row.
 pub(crate) fn check_shifts(keys: &Keys<'_>, shifts: u64) -> Result<(), GgufError> {
     const SHIFTS: &str = "token_shift_count";
-    // The default is both parts.
+    // Without the key, both blocks mix rows.
     let found = keys.optional(SHIFTS, 0, u64::MAX)?.unwrap_or(2);
     if found == shifts {
         return Ok(());

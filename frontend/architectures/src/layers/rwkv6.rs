@@ -21,7 +21,7 @@ use crate::layers::rwkv;
 use crate::layers::rwkv7::HEAD_EPS;
 use crate::layers::token_shift::{FINCH, FINCH_LERPS, FUSED, LowRankFunction, low_rank, mix_previous, shift};
 
-/// Matrices that llama-quantize does not quantise.
+/// Matrices of RWKV-6 that llama-quantize does not quantise.
 pub(crate) const PRECISE: Precise = Precise {
     kept: &[
         "time_mix_first.weight",
@@ -34,8 +34,8 @@ pub(crate) const PRECISE: Precise = Precise {
     in_bytes: &[],
 };
 
-/// Builds a layer's first part on normalised rows, including its output matrix. Layers with a bonus
-/// (`time_mix_first`) are RWKV's own; others replace attention.
+/// Builds a layer's time mix on normalised rows, including its output matrix. Layers of RWKV models
+/// have the bonus `time_mix_first`. Layers without it replace attention in a transformer.
 pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let sizes = rwkv::sizes(&b.keys())?;
@@ -86,7 +86,7 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     b.linear(y, &name("output"), width, width, Bias::Optional)
 }
 
-/// Rows mixed with previous rows, for each input.
+/// Rows mixed with their previous rows, for each of the five inputs of the time mix.
 struct MixedRows {
     w: ValueId,
     k: ValueId,
@@ -95,7 +95,8 @@ struct MixedRows {
     g: ValueId,
 }
 
-/// Mixes rows with previous rows for five inputs; each element's share depends on the rows.
+/// Mixes rows with their previous rows for five inputs. The share of the previous row is computed
+/// from the rows, for each element.
 fn mix(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result<MixedRows, ArchError> {
     let width = b.hyper.embedding_length;
     let count = FINCH.len() as u64;
@@ -107,7 +108,8 @@ fn mix(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result
     let x = b.split_heads(x, count)?;
     let x = b.heads_linear(x, &name("w2"), Matrices { count, rows: width, columns: rank })?;
     let x = b.merge_heads(x)?;
-    // Files have one fused tensor, used as a vector, or, if they are older, five tensors.
+    // Files have one fused tensor of shares, which is used as a vector; older files have five
+    // tensors.
     let fused = b.has(&format!("blk.{layer}.{FUSED}"));
     b.accept_unused(&format!("blk.{layer}.{FUSED}"), &[count, width])?;
     let x = if fused { b.bias(x, &format!("blk.{layer}.{FINCH_LERPS}"), count * width)? } else { x };

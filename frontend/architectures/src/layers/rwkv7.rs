@@ -2,7 +2,7 @@
 //! llama.cpp `rwkv7-base.cpp`).
 //!
 //! ```text
-//! xr, xw, xk, xv, xa, xg = h + shift * lerp           // each with its own shares
+//! xr, xw, xk, xv, xa, xg = h + shift * lerp           // each with its own vector lerp
 //! decay = exp(-0.606531 sigmoid(w0 + w2 tanh(w1 xw)))
 //! rate  = sigmoid(a0 + a2 a1 xa)
 //! v     = value xv; after the first layer: v + (v of the first layer - v) sigmoid(v0 + v2 v1 xv)
@@ -20,15 +20,16 @@ use crate::hyper::Precise;
 use crate::layers::rwkv;
 use crate::layers::token_shift::{FUSED, LowRankFunction, lerp, low_rank, mix_previous, shift};
 
-/// Minimum logarithm of a decay: -exp(-1/2), with the digits of the model's authors.
+/// Minimum logarithm of a decay: -exp(-1/2), with the digits in the authors' code.
 const MIN_LOG_DECAY: f64 = -0.606_531;
-/// Epsilon on variances of heads: 1e-5 for each of the 64 elements of a head, which all models
-/// have.
+/// Epsilon added to variances of heads: 1e-5 times 64, the number of elements of a head in all
+/// models.
 pub(crate) const HEAD_EPS: f64 = 64e-5;
-/// Approximate epsilon on a key's squared length, which is either 0 or far larger.
+/// Epsilon added to the squared length of a key. Its exact value does not matter: that length is
+/// either 0 or far larger.
 const LENGTH_EPS: f64 = 1e-24;
 
-/// Matrices that llama-quantize does not quantise.
+/// Matrices of RWKV-7 that llama-quantize does not quantise.
 pub(crate) const PRECISE: Precise = Precise {
     kept: &[
         "time_mix_w1.weight",
@@ -44,8 +45,8 @@ pub(crate) const PRECISE: Precise = Precise {
     in_bytes: &[],
 };
 
-/// Builds a layer's first part on normalised rows, including its output matrix. The first layer
-/// stores its values in `first`.
+/// Builds a layer's time mix on normalised rows, including its output matrix. The first layer
+/// stores its values in `first`, for later layers.
 pub(crate) fn time_mix(
     b: &mut Builder<'_>,
     layer: usize,
@@ -57,8 +58,8 @@ pub(crate) fn time_mix(
     let StateSizes { heads, key_length: length, .. } = sizes;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
     let gated = b.has(&name("g1.weight"));
-    // The fused tensor is used through its vectors. Without them it is required, which gives the
-    // right error.
+    // The fused tensor is used as separate vectors ([`super::token_shift::tensors`]). If they are
+    // missing, the fused tensor is missing or invalid, and looking it up gives the error.
     let (fused, shares) = (format!("blk.{layer}.{FUSED}"), if gated { 6 } else { 5 });
     b.accept_unused(&fused, &[shares, width])?;
     if !b.has(&format!("blk.{layer}.{}", lerp("r"))) {
@@ -146,8 +147,8 @@ fn sigmoid_low_rank(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> 
     b.unary(Unary::Sigmoid, x)
 }
 
-/// Accepts unused tensors of the first layer: files contain its `v0`, `v1` and `v2`, although the
-/// layer does not mix values.
+/// Accepts `v0`, `v1` and `v2` of the first layer. Files contain them, although the first layer has
+/// no earlier values to mix in.
 fn unused_values(b: &mut Builder<'_>, name: &dyn Fn(&str) -> String, width: u64) -> Result<(), ArchError> {
     let rank = b.rows(&name("v1.weight")).unwrap_or(0);
     for (part, shape) in [("v0", &[width][..]), ("v1", &[rank, width]), ("v2", &[width, rank])] {

@@ -1,4 +1,5 @@
-//! Keys of a factor on queries that grows with the position, in steps of a number of positions.
+//! Keys of a factor on queries. It grows with the position, once every `temperature_length`
+//! positions.
 //!
 //! ```text
 //! q *= 1 + temperature_scale * ln(1 + floor((position + offset) / temperature_length))
@@ -12,12 +13,12 @@ use crate::builder::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Keys, MAX_CONTEXT};
 
-/// Key of the scale; 0 without a factor. An architecture lists it in `reads`.
+/// Key of the factor's scale; 0 means no factor. Architectures that support it list it in `reads`.
 pub(crate) const SCALE: &str = "attention.temperature_scale";
-/// Key of the length of a step.
+/// Key of the number of positions that have the same factor.
 const LENGTH: &str = "attention.temperature_length";
 
-/// Reads the scale; `usual` without the key.
+/// Reads the factor's scale; `usual` without the key.
 pub(crate) fn scale(keys: &Keys<'_>, usual: f64) -> Result<f64, GgufError> {
     keys.float(SCALE, usual as f32, |x| x >= 0.0, "0 or a positive number")
 }

@@ -1,15 +1,15 @@
-//! Token shift of RWKV, which mixes each row with the previous one, and projections through short
-//! rows.
+//! Token shift of RWKV, which mixes each row with the previous row, and RWKV's low-rank
+//! projections.
 //!
 //! ```text
 //! // short_conv with taps 1 and -1; zeros precede the first row
-//! shift = (row before) - row
-//! x + shift * lerp                                // a share of the previous row, for each element
-//! act(x w1') w2' + w0                             // a projection through a short row
+//! shift = (previous row) - row
+//! x + shift * lerp                                // the vector lerp has each element's share
+//! act(x w1') w2' + w0                             // a low-rank projection
 //! ```
 //!
-//! No file has these taps, so they are derived. Vectors that files fuse into one tensor are
-//! derived, too ([`tensors`]).
+//! No file has the taps 1 and -1, so [`tensors`] derives them. It also derives the vectors that
+//! files fuse into one tensor.
 
 use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::format::Format;
@@ -20,23 +20,25 @@ use crate::builder::{Bias, Builder};
 use crate::error::ArchError;
 use crate::numbers;
 
-/// Name of the taps, which all layers share.
+/// Name of the convolution's taps, which all layers share.
 const TAPS: &str = "token_shift.taps";
-/// Name of the shares of previous rows for all inputs of a layer's first part, in one tensor.
+/// Name ending of the tensor with the shares of previous rows, for all inputs of a layer's time
+/// mix.
 pub(crate) const FUSED: &str = "time_mix_lerp_fused.weight";
-/// Inputs with shares, in RWKV-7's order; models without a gate lack the last.
+/// Inputs of the time mix with shares, in RWKV-7's order. Models without a gate lack the last
+/// input.
 const GOOSE: [&str; 6] = ["r", "w", "k", "v", "a", "g"];
-/// Inputs with shares, in RWKV-6's order.
+/// Inputs of the time mix with shares, in RWKV-6's order.
 pub(crate) const FINCH: [&str; 5] = ["w", "k", "v", "r", "g"];
-/// Name of all of RWKV-6's shares, after `blk.LAYER.`.
+/// Name ending of the vector with all of RWKV-6's shares, after `blk.LAYER.`.
 pub(crate) const FINCH_LERPS: &str = "time_mix_lerps";
 
-/// Builds the difference between the previous row and a row.
+/// Builds the previous row minus each row. The state `state` keeps the last row of a step.
 pub(crate) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<ValueId, ArchError> {
     b.short_conv(state, x, TAPS, b.hyper.embedding_length, 2)
 }
 
-/// Mixes rows with previous rows; the vector `name` has the share of each element.
+/// Adds to the rows `x` a share of `shift`. The vector `name` has the share of each element.
 pub(crate) fn mix_previous(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
     let share = b.multiply_elements(shift, name, b.hyper.embedding_length)?;
     b.add(x, share)
@@ -53,8 +55,8 @@ pub(crate) enum LowRankFunction {
     Sigmoid,
 }
 
-/// Projects rows through the matrix `NAME1`, a function, and the matrix `NAME2`, to their original
-/// width.
+/// Multiplies rows by the matrix `NAME1`, applies a function, and multiplies by the matrix `NAME2`,
+/// which restores the width.
 pub(crate) fn low_rank(
     b: &mut Builder<'_>,
     x: ValueId,
@@ -73,7 +75,7 @@ pub(crate) fn low_rank(
     b.linear(x, &second, rank, width, Bias::Optional)
 }
 
-/// Builds `max(key' x, 0)^2` times the matrix of values: RWKV's network, on mixed rows.
+/// Builds RWKV's network on mixed rows: the square of `max(key x, 0)`, times the matrix `value`.
 pub(crate) fn relu_squared_network(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
     let name = |part: &str| format!("blk.{layer}.channel_mix_{part}");
@@ -82,15 +84,16 @@ pub(crate) fn relu_squared_network(b: &mut Builder<'_>, layer: usize, x: ValueId
     b.linear(k, &name("value"), inner, width, Bias::Optional)
 }
 
-/// Returns the taps of the shift, and vectors of fused tensors: one by one for RWKV-7, concatenated
-/// for RWKV-6.
+/// Returns the derived taps of the token shift, and the vectors of fused tensors. RWKV-7 gets one
+/// vector for each input, RWKV-6 one vector for all inputs.
 ///
 /// # Errors
-/// When a key has another type.
+/// When a key has another type than expected.
 pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     let width = gguf.metadata().read_optional::<u64>(&format!("{architecture}.embedding_length"))?.unwrap_or(0);
-    // A width that differs from the last norm's is invalid.
+    // A width that differs from the last norm's length is invalid. The error comes when the norm is
+    // built.
     if width == 0 || gguf.tensor("output_norm.weight").is_none_or(|norm| norm.dims() != [width]) {
         return Ok(made);
     }
@@ -104,7 +107,8 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
     for tensor in gguf.tensors() {
         let Some(prefix) = tensor.name().strip_suffix(FUSED) else { continue };
         let element = Element::from_format(gguf.require_format(tensor)?);
-        // Vectors of a derived tensor are made together with it.
+        // Block formats are not split into vectors. A tensor that is itself derived has no bytes in
+        // a file to take vectors from.
         if matches!(element, Element::Block(_)) || tensor.file() >= gguf.files().len() {
             continue;
         }
@@ -114,7 +118,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
             true => vec![(FINCH_LERPS.to_owned(), 0, FINCH.len() as u64 * width)],
             false => GOOSE.iter().zip(0..count).map(|(part, i)| (lerp(part), i * width, width)).collect(),
         };
-        // A tensor of another length is refused where it is used.
+        // A fused tensor that is too short is refused later, where its vectors are used.
         let fits = |(_, first, len): &(String, u64, u64)| first + len <= tensor.elements();
         for (name, first, len) in parts.into_iter().filter(fits) {
             let piece = Piece {
@@ -134,7 +138,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
     Ok(made)
 }
 
-/// Returns the name of a layer's share of previous rows for an input, after `blk.LAYER.`.
+/// Returns the name of the shares of previous rows for the input `letter`, after `blk.LAYER.`.
 pub(crate) fn lerp(letter: &str) -> String {
     format!("time_mix_lerp.{letter}")
 }
