@@ -1,5 +1,5 @@
-//! Views of stored tensors, which can be split, reordered and joined without reading data. A view
-//! has a shape, and maps each index to a stored element.
+//! Views of stored tensors, which can be split, reordered and joined without reading their data. A
+//! view has a shape, and maps each index to an element of the stored tensor.
 //!
 //! ```text
 //! q.split(0, &[heads, 2, half]).swap(1, 2).join(0).join(0)
@@ -17,43 +17,44 @@ pub(super) struct Array {
     dtype: &'static str,
     scales: Option<Scales>,
     groups: Option<Box<GroupScales>>,
-    /// Additional factor on the numbers, which becomes a separate tensor.
+    /// Additional factor on the numbers (NVFP4). It becomes a separate tensor `.scale`.
     factor: Option<Box<Array>>,
     change: Change,
     /// Format to which scaled numbers are rounded, if the stored type does not determine it.
     rounded: Option<Format>,
-    /// Whether elements are integers, stored as bits of f32.
+    /// Whether elements are four-byte integers. The type of elements is then declared as f32, which
+    /// has the same size.
     table: bool,
     first: u64,
-    /// Mixed-radix digits of the index along each dimension, the slowest first. Each digit has a
-    /// length and a stride.
+    /// Digits of the index along each dimension, as in a mixed-radix number; the slowest digit
+    /// comes first. Each digit has a length and a stride.
     dims: Vec<Vec<Axis>>,
 }
 
-/// Scales and zero points of integers, expanded to one for each integer. All integers of a group
-/// refer to the same stored element.
+/// Scales and zero points of a matrix of integers. Views repeat them, so that each integer has its
+/// own element; the integers of a group map to the same stored element.
 #[derive(Clone, Debug)]
 pub(super) struct GroupScales {
     pub scales: Array,
-    /// Zero points, and a number that is added to each.
+    /// Zero points, and a number to add to each stored zero point.
     pub zeros: Option<(Array, u8)>,
-    /// Group of each integer, if the file stores it; `scales` and `zeros` then describe only the
-    /// first group.
+    /// Group of each column, if the file stores it. `scales` and `zeros` then have only the
+    /// elements of the first group.
     pub order: Option<ColumnOrder>,
 }
 
-/// Group of each integer.
+/// Group of each column, as the file stores it, and where the scales of each group are.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnOrder {
     pub order: Array,
     /// Number of groups.
     pub groups: u64,
-    /// Elements between consecutive groups, in the scales and in the zeros.
+    /// Distances in elements between consecutive groups: in the scales, and in the zero points.
     pub steps: [u64; 2],
 }
 
 impl Array {
-    /// Returns a whole stored tensor; `None` if it has no elements or no dimension.
+    /// Returns a view of a whole stored tensor; `None` if it has no elements or no dimension.
     pub(super) fn whole(extent: Extent, element: Element, shape: &[u64]) -> Option<Array> {
         if shape.contains(&0) {
             return None;
@@ -80,7 +81,8 @@ impl Array {
         })
     }
 
-    /// Returns a placeholder for a tensor of a type that weights cannot have.
+    /// Returns a placeholder for a tensor whose type weights cannot have. Any use of its elements
+    /// is an error.
     pub(super) fn unreadable(dtype: &'static str) -> Array {
         let extent = Extent { file: 0, offset: 0, bytes: 0 };
         Array {
@@ -98,8 +100,8 @@ impl Array {
         }
     }
 
-    /// Returns a tensor of four-byte or eight-byte integers, truncated to their lower four bytes.
-    /// Weights cannot be read from it, but a table can.
+    /// Returns a view of four-byte or eight-byte integers that keeps their lower four bytes.
+    /// Weights cannot be made from it, but [`Array::table`] can.
     pub(super) fn integers(extent: Extent, dtype: &'static str, bytes: u64, shape: &[u64]) -> Option<Array> {
         let last = shape.len().checked_sub(1)?;
         let words: Vec<u64> = shape.iter().copied().chain([bytes / 4]).collect();
@@ -121,13 +123,13 @@ impl Array {
         self.scales = Some(scales);
     }
 
-    /// Adds scales and zeros of the same shape to integers.
+    /// Adds scales and zero points to integers. Their views have the shape of the integers.
     pub(super) fn with_group_scales(mut self, groups: GroupScales) -> Array {
         self.groups = Some(Box::new(groups));
         self
     }
 
-    /// Sets the format to which numbers are rounded.
+    /// Sets the format to which scaled numbers are rounded.
     pub(super) fn rounded_to(self, format: Format) -> Array {
         Array { rounded: Some(format), ..self }
     }
@@ -141,7 +143,8 @@ impl Array {
         self.factor.as_deref()
     }
 
-    /// Applies a reordering of integers also to their scales, zero points and groups.
+    /// Applies the operation `done` to the scales, zero points and groups of integers, if there are
+    /// any.
     fn with_groups(mut self, done: impl Fn(Array) -> Option<Array>) -> Option<Array> {
         let Some(groups) = self.groups.take() else { return Some(self) };
         let GroupScales { scales, zeros, order } = *groups;
@@ -157,7 +160,7 @@ impl Array {
         Some(self)
     }
 
-    /// Repeats each element of the last dimension.
+    /// Repeats each element of the last dimension `times` times.
     pub(super) fn repeat_elements(mut self, times: u64) -> Option<Array> {
         (times > 0).then_some(())?;
         self.dims.last_mut()?.push(Axis { len: times, stride: 0 });
@@ -184,7 +187,7 @@ impl Array {
         Some(if self.groups.as_deref().is_none_or(whole) { format } else { Element::F16.scaled_format() })
     }
 
-    /// Sets a change of the numbers.
+    /// Sets the function that is applied to each number when it is read.
     pub(super) fn with_change(mut self, change: Change) -> Array {
         self.change = change;
         self
@@ -210,7 +213,7 @@ impl Array {
         self.shape().get(dim).copied().unwrap_or(0)
     }
 
-    /// Splits a dimension into several, whose product is its length.
+    /// Splits a dimension into several dimensions. The product of their lengths is its length.
     pub(super) fn split(self, dim: usize, lens: &[u64]) -> Option<Array> {
         let mut this = self.with_groups(|array| array.split(dim, lens))?;
         let mut digits = this.dims.get(dim)?.clone();
@@ -222,7 +225,7 @@ impl Array {
         let mut split: Vec<Vec<Axis>> = Vec::with_capacity(lens.len());
         for &len in lens.iter().rev() {
             let (mut left, mut own) = (len, Vec::new());
-            // Takes whole digits, the fastest first, and splits the next one.
+            // Takes whole digits, the fastest first, then a part of the next digit.
             while left > 1 {
                 let axis = digits.pop()?;
                 if left.is_multiple_of(axis.len) {
@@ -251,7 +254,7 @@ impl Array {
         Some(this)
     }
 
-    /// Joins a dimension and the next.
+    /// Joins a dimension and the next dimension to one.
     pub(super) fn join(self, dim: usize) -> Option<Array> {
         let mut this = self.with_groups(|array| array.join(dim))?;
         if dim + 1 >= this.dims.len() {
@@ -298,20 +301,21 @@ impl Array {
         None
     }
 
-    /// Keeps every second index of a dimension, from 0 or 1 on.
+    /// Keeps every second index of a dimension, starting at `from`, which is 0 or 1.
     pub(super) fn every_second(self, dim: usize, from: u64) -> Option<Array> {
         let half = self.len(dim) / 2;
         self.split(dim, &[half, 2])?.slice(dim + 1, from, 1)?.join(dim)
     }
 
-    /// Removes a dimension of length 1, but not the last one.
+    /// Removes a dimension of length 1, unless it is the only dimension.
     pub(super) fn squeeze(self, dim: usize) -> Option<Array> {
         let mut this = self.with_groups(|array| array.squeeze(dim))?;
         (this.len(dim) == 1 && this.dims.len() > 1).then(|| this.dims.remove(dim))?;
         Some(this)
     }
 
-    /// Returns the digits of rows and columns.
+    /// Returns the digits of the row index and of the column index. The last dimension is the
+    /// column; all other dimensions form the row.
     fn axes(&self) -> Option<[Vec<Axis>; 2]> {
         let (columns, rows) = self.dims.split_last()?;
         let kept =
@@ -328,13 +332,13 @@ impl Array {
         }
     }
 
-    /// Returns a view of scales or zeros.
+    /// Returns scales or zero points in the form that a derived tensor needs.
     fn view(&self) -> Option<View> {
         let [rows, columns] = self.axes()?;
         Some(View { extent: self.extent, element: self.element?, first: self.first, rows, columns })
     }
 
-    /// Returns this array as a piece of a derived tensor: some of its rows.
+    /// Returns the array as a piece of a derived tensor. The piece has all rows of the array.
     fn piece(&self) -> Option<Piece> {
         let [rows, columns] = self.axes()?;
         let groups = match &self.groups {
@@ -358,7 +362,7 @@ impl Array {
     }
 }
 
-/// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
+/// Concatenates arrays to a derived tensor. Also returns its dimensions, the row length first. If
 /// `is_stacked`, each array becomes a separate matrix; otherwise their rows form one matrix. `None`
 /// if shapes or types differ.
 pub(super) fn concatenate(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derivation, Vec<u64>)> {
@@ -381,7 +385,7 @@ pub(super) fn concatenate(arrays: &[Array], is_stacked: bool, format: Format) ->
     *shape.last_mut()? *= element.columns();
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
-    // Vectors are concatenated to one longer vector.
+    // Vectors are concatenated to one longer vector, so all of them are pieces of one row.
     let pieces_per_row = if tail.is_empty() && !is_stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
     shape.reverse();
     Some((Derivation { format, columns, pieces_per_row, pieces }, shape))

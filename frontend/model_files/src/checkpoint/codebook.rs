@@ -1,16 +1,17 @@
-//! Matrices of four-bit codes with a scale for each block of consecutive numbers, as bitsandbytes
-//! writes them.
+//! Reader of matrices of four-bit codes with a scale for each block of consecutive numbers, as
+//! bitsandbytes writes them.
 //!
 //! ```text
 //! q_proj.weight                                 U8  [n / 2, 1]  codes of all rows,
 //!                                                                two in a byte, upper half first
-//! q_proj.weight.absmax                          F32 [n / 64]    scales of 64 numbers each
+//! q_proj.weight.absmax                          F32 [n / 64]    a scale for each 64 numbers
 //! q_proj.weight.quant_map                       F32 [16]        numbers that codes stand for
 //! q_proj.weight.quant_state.bitsandbytes__nf4   U8  [length]    JSON: {"quant_type": "nf4",
 //!     "blocksize": 64, "dtype": "bfloat16", "shape": [4096, 4096]}
 //! ```
 //!
-//! Quantised scales are bytes, with two more tensors and two more numbers in the JSON:
+//! The scales may be quantised to bytes. The matrix then has two more tensors, and the JSON has two
+//! more numbers:
 //!
 //! ```text
 //! q_proj.weight.absmax                          U8  [n / 64]
@@ -19,8 +20,8 @@
 //! q_proj.weight.nested_absmax                   F32 [n / 64 / 256]
 //! ```
 //!
-//! The numbers are rounded to `dtype` of the JSON, because bitsandbytes rounds them so before it
-//! multiplies. All files must have the same `quant_map`; this is checked.
+//! The scaled numbers are rounded to the `dtype` of the JSON, because bitsandbytes rounds them
+//! before it multiplies. Each file must have the same `quant_map`; this is checked.
 
 use ixc_ir::derived::{CodedScales, Element, ScaleKind, Scales};
 use serde::Deserialize;
@@ -29,22 +30,22 @@ use super::array::Array;
 use super::error::CheckpointError;
 use super::shards::{Shards, StoredTensor};
 
-/// Name endings of the JSON tensor, with the name of the code and its element type.
+/// Name endings of the JSON tensor. Each has the name of its code and the element type of codes.
 const STATES: [(&str, &str, Element); 2] =
     [(".quant_state.bitsandbytes__nf4", "nf4", Element::Nf4), (".quant_state.bitsandbytes__fp4", "fp4", Element::Fp4)];
-/// Name endings of the other tensors of a matrix.
+/// Name endings of the other tensors that belong to a matrix of codes.
 const COMPANION_ENDS: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
-/// Maximum length of a matrix's JSON in bytes; known ones have about 200.
+/// Maximum length of a matrix's JSON in bytes. Known JSON tensors have about 200 bytes.
 const MAX_STATE: u64 = 1 << 16;
-/// Number of scales that are checked in each matrix with unquantised scales.
+/// Number of scales that are checked, in each matrix whose scales are not quantised.
 const CHECKED_SCALES: u64 = 1 << 14;
-/// Maximum number of dimensions: experts, rows, columns.
+/// Maximum number of dimensions of a matrix: experts, rows, columns.
 const MAX_DIMS: usize = 3;
-/// Maximum difference between a number in a file and the one that its code stands for. Writers
-/// computed them in several ways.
+/// Maximum difference between a number in a file's `quant_map` and the number that the code stands
+/// for. Programs compute these numbers in several ways.
 const TOLERANCE: f32 = 1e-4;
 
-/// JSON of a matrix.
+/// Content of a matrix's JSON tensor.
 #[derive(Deserialize)]
 struct State {
     quant_type: Option<String>,
@@ -61,10 +62,10 @@ pub(super) fn is_companion(shards: &Shards, name: &str) -> bool {
     ends.into_iter().filter_map(|end| name.strip_suffix(end)).any(|of| shards.tensors.contains_key(of))
 }
 
-/// Returns the matrix whose codes the tensor `name` holds; `None` for other tensors.
+/// Returns the matrix whose codes the tensor `name` holds; `None` if the tensor holds no codes.
 ///
 /// # Errors
-/// When its scales or its JSON are missing, or have another shape, type or value.
+/// When the matrix's scales or JSON are missing, or have an unexpected shape, type or value.
 pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, CheckpointError> {
     let state = STATES.iter().find_map(|(end, kind, element)| {
         let (state, _) = shards.tensors.get_key_value(&*format!("{name}{end}"))?;
@@ -73,7 +74,8 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     let Some(stored) = shards.tensors.get(name) else { return Ok(None) };
     let entry = &stored.entry;
     let Some((state_name, kind, element)) = state else {
-        // Unquantised weights have no JSON. Codes without it have no shape.
+        // Weights that are not quantised have no JSON. Codes without a JSON are an error, because
+        // their shape is unknown.
         if entry.dtype.name != "U8" {
             return Ok(None);
         }
@@ -170,7 +172,7 @@ fn require<'s>(shards: &'s Shards, name: &str) -> Result<&'s StoredTensor, Check
 }
 
 /// Returns the first numbers of a tensor, at most `max`. The tensor must have `count` numbers, and
-/// the returned ones must be finite.
+/// the returned numbers must be finite.
 fn numbers(shards: &Shards, name: &str, count: u64, max: u64) -> Result<Vec<f32>, CheckpointError> {
     let entry = &require(shards, name)?.entry;
     if entry.dtype.name != "F32" || entry.shape.iter().product::<u64>() != count {

@@ -1,8 +1,9 @@
-//! `config.json` and other JSON files: keys with the types that their values must have.
+//! Reader of `config.json` and other JSON files. Each method returns a key's value, and checks its
+//! type.
 //!
-//! Multimodal models have the decoder's keys under `text_config`, which takes precedence. A missing
-//! key has the default of the model's class in transformers, if the family states it
-//! ([`Config::with_defaults`]).
+//! In configurations of multimodal models, the decoder's keys are in the object `text_config`,
+//! which takes precedence. If the family states the default of a missing key, from the model's
+//! class in transformers, that default applies ([`Config::with_defaults`]).
 
 use std::path::Path;
 
@@ -10,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::error::CheckpointError;
 
-/// Maximum length of a JSON file in bytes; `tokenizer.json` of the largest vocabularies has about
-/// 35 MB.
+/// Maximum length of a JSON file in bytes. The largest vocabularies have a `tokenizer.json` of
+/// about 35 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// An object of a JSON file.
@@ -68,8 +69,8 @@ impl Config {
                 expected: "an object".into(),
             });
         };
-        // Omni models that produce speech (`talker`) contain a text model (`thinker`), which has
-        // the decoder.
+        // Omni models, which produce speech, have two parts: `talker` and `thinker`. The thinker
+        // contains the text decoder.
         let mut objects = vec![root];
         for keys in [&["thinker_config"][..], &["text_config", "llm_config", "language_config"]] {
             let inner = keys.iter().find_map(|key| match objects[0].remove(*key) {
@@ -81,17 +82,18 @@ impl Config {
         Ok(Config { path: path.into(), objects, defaults: Map::new() })
     }
 
-    /// Sets defaults, an object as JSON. A key that is null has no default.
+    /// Sets the defaults of keys, from an object as JSON. They do not apply to a key that is null
+    /// in the configuration.
     pub(super) fn with_defaults(self, json: &str) -> Config {
         let mut defaults: Map<String, Value> =
             serde_json::from_str(json).unwrap_or_else(|error| unreachable!("a constant, and tested: {error}"));
         const BASE: &str = "rope_theta";
-        // Two names of one table. If the configuration has one, the default of the other is
-        // dropped.
+        // Both are names of the table of RoPE parameters. If the configuration has one of them, the
+        // default of the other is dropped.
         for (stated, other) in [("rope_scaling", "rope_parameters"), ("rope_parameters", "rope_scaling")] {
             if self.has(stated) {
-                // The base of RoPE stays a default: Transformers' class has this default for both
-                // names.
+                // The base of RoPE in the dropped table stays a default, because transformers'
+                // class applies it to both names.
                 let dropped = defaults.remove(other);
                 if let Some(base) = dropped.as_ref().and_then(|table| table.get(BASE)) {
                     defaults.entry(BASE).or_insert_with(|| base.clone());
@@ -120,7 +122,7 @@ impl Config {
         }
     }
 
-    /// Returns the first of some keys that exists and is not null.
+    /// Returns the first of the keys `keys` that exists and is not null, with its value.
     fn find<'a>(&self, keys: &[&'a str]) -> Option<(&'a str, &Value)> {
         let stated = self.objects.iter().find_map(|object| {
             keys.iter().find_map(|&key| Some((key, object.get(key).filter(|value| !value.is_null())?)))
@@ -130,7 +132,7 @@ impl Config {
         stated.or_else(|| if silent() { default() } else { None })
     }
 
-    /// Returns the keys of the innermost object.
+    /// Returns the names of the keys in the innermost object.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.objects.first().into_iter().flat_map(Map::keys).map(String::as_str)
     }
@@ -143,7 +145,7 @@ impl Config {
         self.find(&[key]).map(|(_, value)| value)
     }
 
-    /// Returns a key of the outermost object.
+    /// Returns the value of a key in the outermost object.
     pub(super) fn top_level(&self, key: &str) -> Option<&Value> {
         self.objects.last()?.get(key).filter(|value| !value.is_null())
     }

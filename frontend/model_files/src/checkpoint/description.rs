@@ -1,5 +1,5 @@
-//! Description of a model from its configuration: GGUF keys, and the numbers that determine how
-//! tensors are split.
+//! Description of a model, read from its configuration: its GGUF keys, and numbers that determine
+//! how its tensors are split.
 //!
 //! ```text
 //! num_hidden_layers: 28     ->  qwen3.block_count = 28
@@ -13,7 +13,7 @@ use super::modules::Modules;
 use super::sizes::{Factors, LayerConfig, Sizes};
 use crate::gguf::Value;
 
-/// GGUF keys of counts, with the names that configurations use for them.
+/// GGUF keys of counts. Each has the names that configurations use for it.
 const COUNTS: [(&str, &[&str]); 8] = [
     ("block_count", &LAYERS),
     (
@@ -36,32 +36,33 @@ const COUNTS: [(&str, &[&str]); 8] = [
 ];
 /// GGUF's key for the maximum context.
 const CONTEXT: &str = "context_length";
-/// Positions of a block of attention; tables of positions have whole blocks.
+/// Number of positions in a block of attention. Tables of positions have rows for whole blocks.
 const POSITIONS: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
-/// Names for the number of experts. The value of `OF_KINDS` may be a list with a number for each
-/// kind of experts, such as text and image experts.
+/// Names for the number of experts in configurations. The value of `OF_KINDS` may be a list with a
+/// number for each kind of experts, such as text and image experts.
 const EXPERTS: [&str; 5] =
     ["num_local_experts", "num_experts", "n_routed_experts", OF_KINDS, "moe_num_primary_experts"];
 const OF_KINDS: &str = "moe_num_experts";
-/// Names for the function that a router applies to its logits.
+/// Names for the function that turns router logits into weights, in configurations.
 const SCORE_KEYS: [&str; 5] =
     ["score_function", "scoring_func", "score_func", "moe_router_activation_func", "expert_selection_fn"];
-/// Values of `expert_gating_func`, with their names in configurations.
+/// Names of such functions in configurations, with GGUF's numbers (`expert_gating_func`).
 const SCORES: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
 
 /// Result of reading a configuration.
 pub(super) struct ModelDescription {
-    /// Keys as in a GGUF file.
+    /// Keys and values, as in a GGUF file.
     pub entries: Vec<(Box<str>, Value)>,
     /// Numbers that determine how tensors are split.
     pub sizes: Sizes,
     /// Numbers that differ from layer to layer.
     pub layers: Vec<LayerConfig>,
-    /// Tensors that no shard has: divisors of RoPE frequencies, for models that divide them.
+    /// Tensors that no file of the folder has: divisors of RoPE frequencies, for models with such
+    /// divisors.
     pub constants: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// Reads the keys of a model, and the data derived from them.
+/// Reads a configuration: the GGUF keys, and the numbers derived from them.
 pub(super) fn read(config: &Config, family: &Family, modules: &Modules) -> Result<ModelDescription, CheckpointError> {
     let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
     keys.entries.push(("general.architecture".into(), family.architecture.into()));
@@ -71,8 +72,8 @@ pub(super) fn read(config: &Config, family: &Family, modules: &Modules) -> Resul
     for (key, from) in COUNTS {
         keys.count(key, from)?;
     }
-    // The default is the number of query heads, if neither the configuration nor its class has a
-    // number.
+    // If neither the configuration nor its class states a number, there is a key head for each
+    // query head.
     match config.count(&["num_key_value_heads"])? {
         Some(heads) => keys.put("attention.head_count_kv", heads),
         None => keys.count("attention.head_count_kv", &HEADS)?,
@@ -92,7 +93,7 @@ pub(super) fn read(config: &Config, family: &Family, modules: &Modules) -> Resul
     }
     keys.rope(family.other_rope)?;
     keys.set_ramp_truncation(family.truncated_yarn)?;
-    // Some configurations have a window that the model does not use.
+    // Some configurations state a window, but disable it with `use_sliding_window`.
     let used = config.flag(&["use_sliding_window"])?;
     if used.unwrap_or(family.window) {
         keys.stated_window()?;
@@ -112,7 +113,8 @@ pub(super) fn read(config: &Config, family: &Family, modules: &Modules) -> Resul
 }
 
 impl Keys<'_> {
-    /// Adds the pooling and the maximum length from the modules of sentence-transformers.
+    /// Adds keys from the modules of sentence-transformers: pooling, scaling to length 1, and the
+    /// maximum text length.
     fn embeddings(&mut self, modules: &Modules) {
         if let Some(pooling) = modules.pooling {
             self.put("pooling_type", pooling);
@@ -121,7 +123,8 @@ impl Keys<'_> {
             self.put("embedding_normalized", false);
         }
         let (longest, context) = (modules.longest.map(u64::from), self.key_number(CONTEXT));
-        // Tables of positions have rows for whole blocks.
+        // Tables of positions have rows for whole blocks, so the length is rounded up to whole
+        // blocks.
         let longest = longest.map(|longest| longest.next_multiple_of(POSITIONS));
         if let (Some(longest), Some(context)) = (longest, context)
             && let Ok(longest) = u32::try_from(longest.min(context))
@@ -130,7 +133,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns the numbers of each layer; empty if the number of key heads is unknown.
+    /// Returns the numbers of each layer. The list is empty if the number of key heads is unknown.
     fn layer_configs(&self) -> Vec<LayerConfig> {
         let flag = |key: &str, layer: usize, usual: bool| match self.find(key) {
             Some(Value::Array(array)) => array.bool(layer).unwrap_or(usual),
@@ -145,7 +148,7 @@ impl Keys<'_> {
         heads.map(of_layer).collect()
     }
 
-    /// Returns the key heads of each layer; empty if their number is unknown.
+    /// Returns the number of key heads of each layer. The list is empty if it is unknown.
     fn kv_heads(&self) -> Vec<u64> {
         let heads = |number: i128| u64::try_from(number).unwrap_or(0);
         match self.find("attention.head_count_kv") {
@@ -159,7 +162,8 @@ impl Keys<'_> {
     }
 }
 
-/// Returns the numbers that determine how tensors are split; absent ones are 0.
+/// Returns the numbers that determine how tensors are split. A number that the configuration lacks
+/// is 0.
 fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     let config = keys.config;
     let count = |keys: &[&str]| Ok::<_, CheckpointError>(u64::from(config.count(keys)?.unwrap_or(0)));
@@ -169,7 +173,8 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         layer_kv_heads: 0,
         experts_per_group: keys.key_number("experts_per_group").unwrap_or(0),
         experts: match count(
-            // If there are several numbers, or none, the GGUF key has the count.
+            // If the configuration has a list here, or no number, the GGUF key `expert_count` has
+            // the number.
             if config.value(OF_KINDS).is_some_and(|value| value.is_array()) { &EXPERTS[..0] } else { &EXPERTS },
         )? {
             0 => keys.key_number("expert_count").unwrap_or(0),
@@ -202,10 +207,10 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     })
 }
 
-/// Returns factors on the results of matrices; absent ones are 1.
+/// Returns the factors on the results of matrices. A factor that the configuration lacks is 1.
 fn factors(config: &Config) -> Result<Factors, CheckpointError> {
     let number = |key: &str| Ok::<_, CheckpointError>(config.number(&[key])?.unwrap_or(1.0) as f32);
-    // These keys are of Jais, which has two factors on logits.
+    // These are keys of Jais, which has two factors on logits; their product is used.
     let width = config.number(&["width_scale"])?.unwrap_or(1.0);
     let alpha =
         config.number(&["mup_output_alpha"])?.unwrap_or(1.0) * config.number(&["mup_width_scale"])?.unwrap_or(width);

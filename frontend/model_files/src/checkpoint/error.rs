@@ -1,4 +1,4 @@
-//! Errors of folders of safetensors, with the file, tensor or key.
+//! Errors of folders of safetensors. Each states the file, tensor or key.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use ixc_ir::derived::DerivedError;
 
 use crate::gguf::{GgufError, among, quote};
 
-/// Reason why a checkpoint cannot be used.
+/// Reason why a folder cannot be used as a model.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// An error in a GGUF file, or in files that are presented as one.
+    /// The GGUF reader refuses a file, or the keys and tensors that a folder is presented as.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A text that is not JSON, or has an unexpected structure.
+    /// A file is not JSON, or its JSON has an unexpected structure.
     #[error("{}: {source}", path.display())]
     Json {
-        /// File with the text.
+        /// Path of the JSON file.
         path: Box<Path>,
-        /// Fault and its position in the text.
+        /// Error of the JSON parser, with its position in the file.
         source: serde_json::Error,
     },
     /// A key of a JSON file is missing, or its value has another type.
@@ -30,14 +30,14 @@ pub enum CheckpointError {
     Key {
         /// JSON file.
         path: Box<Path>,
-        /// Key that is missing, or has the value.
+        /// Key that is missing or has an unexpected value.
         key: Box<str>,
-        /// Type of the value.
+        /// Type of the value, or "missing".
         found: Box<str>,
         /// Expected type.
         expected: Box<str>,
     },
-    /// A model type without a row in the table.
+    /// The table of families has no row for the model type.
     #[error(
         "{}: model_type \"{}\" is not supported as safetensors; supported are {}",
         path.display(), quote(found), among(found, known)
@@ -50,7 +50,7 @@ pub enum CheckpointError {
         /// Known model types.
         known: Vec<&'static str>,
     },
-    /// A quantisation method that is not supported.
+    /// The quantisation method is not supported.
     #[error("{}: quantisation \"{}\" is not supported; expected fp8, mxfp4, modelopt, gptq, awq, auto-round, bitsandbytes or compressed-tensors (docs/inputs.md has their formats)", path.display(), quote(found))]
     Quantisation {
         /// The configuration file.
@@ -58,7 +58,7 @@ pub enum CheckpointError {
         /// Method in the configuration.
         found: Box<str>,
     },
-    /// Experts that KTransformers' converter packed in an unsupported layout.
+    /// KTransformers' converter packed experts in an unsupported layout.
     #[error("{}: tensor \"{}\" has experts packed by KTransformers{fault}; use the folder that they were converted from", path.display(), quote(tensor))]
     StackedExperts {
         /// Path of the folder.
@@ -76,17 +76,17 @@ pub enum CheckpointError {
         /// Hint about other files in the folder.
         hint: &'static str,
     },
-    /// A file of the index is missing.
+    /// A file that the index names is missing.
     #[error("{}: shard {} is missing; it contains tensor \"{}\"", path.display(), missing.display(), quote(tensor))]
     MissingShard {
         /// The index file.
         path: Box<Path>,
         /// The missing file.
         missing: Box<Path>,
-        /// Name of a tensor in the missing file.
+        /// Name of a tensor that the index assigns to the missing file.
         tensor: Box<str>,
     },
-    /// A name of a shard that is not the name of a file in the folder.
+    /// The index names a shard that is not a plain file name.
     #[error("{}: shard \"{}\" is not a file name; expected a file in the same folder", path.display(), quote(shard))]
     ShardName {
         /// The index file.
@@ -94,17 +94,17 @@ pub enum CheckpointError {
         /// Shard name in the index.
         shard: Box<str>,
     },
-    /// A file that is not valid safetensors.
+    /// A file is not valid safetensors.
     #[error("{}: {}{fault}", path.display(), tensor.as_deref().map(|name| format!("tensor \"{}\": ", quote(name))).unwrap_or_default())]
     Malformed {
         /// Invalid safetensors file.
         path: Box<Path>,
         /// Name of the malformed tensor, if the fault concerns one.
         tensor: Option<Box<str>>,
-        /// Fault of the header.
+        /// Fault in the file's header.
         fault: HeaderFault,
     },
-    /// A tensor without a rule in the model's row.
+    /// The model's family has no rule for a tensor.
     #[error("{}: tensor \"{}\" does not belong to model {model}", path.display(), quote(tensor))]
     UnknownTensor {
         /// Path of the folder.
@@ -134,7 +134,7 @@ pub enum CheckpointError {
         /// Required shape or type.
         expected: Box<str>,
     },
-    /// A tensor that cannot be derived from the stored tensors.
+    /// A tensor cannot be derived from the stored tensors.
     #[error("{}: tensor \"{}\": {source}", path.display(), quote(tensor))]
     Derived {
         /// Path of the folder.
@@ -146,106 +146,106 @@ pub enum CheckpointError {
     },
 }
 
-/// Reason why packed experts are not read.
+/// Reason why packed experts cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PackedFault {
-    /// A tensor name that belongs to none of the supported methods.
+    /// The tensor's name belongs to none of the supported packing methods.
     #[error(" by an unsupported method (AWQ, perhaps); supported are int8 and int4")]
     Name,
-    /// Rows whose largest integer does not have the expected value.
+    /// The largest integer of a row does not have the expected value.
     #[error(
         " for kernels other than AMX (moe_int8 or moe_int4, perhaps), whose order is not supported: the largest number of row {row} is {found}; {method} has {expected}"
     )]
     Order {
         /// Index of the row.
         row: usize,
-        /// Largest integer of the row, as read.
+        /// Largest integer in the row, if the expected method packed it.
         found: f32,
-        /// Expected method.
+        /// Packing method that was expected.
         method: &'static str,
-        /// Expected largest integer.
+        /// Largest integer that this method writes in each row.
         expected: u8,
     },
 }
 
-/// Fault in a safetensors file.
+/// Fault in the header of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
-    /// The file is shorter than the length of the header.
+    /// The file is too short to have a header length.
     #[error("has {found} bytes; a safetensors file begins with 8 bytes, the length of its header")]
     Short {
         /// Size of the file in bytes.
         found: u64,
     },
-    /// A header that is longer than the file, or longer than the limit.
+    /// The header is longer than the file, or longer than the limit.
     #[error("has a header length of {found} bytes; the header must end in the file and have at most {limit} bytes")]
     Length {
-        /// Length that the file claims.
+        /// Length that the file states, in bytes.
         found: u64,
-        /// Maximum length.
+        /// Maximum length in bytes.
         limit: u64,
     },
-    /// A name that appears twice.
+    /// Two tensors have the same name.
     #[error("appears twice")]
     Duplicate,
-    /// More tensors than the limit.
+    /// The file has more tensors than the limit.
     #[error("has more than {limit} tensors")]
     Count {
         /// Maximum number of tensors.
         limit: usize,
     },
-    /// A type that does not exist.
+    /// A tensor has a type that does not exist.
     #[error("has type \"{}\", which safetensors files do not have", quote(found))]
     Type {
         /// Name of the type in the header.
         found: Box<str>,
     },
-    /// A shape that needs another number of bytes than the tensor has.
+    /// The shape of a tensor needs another number of bytes than the tensor has.
     #[error("has {found} bytes; shape {shape:?} of {dtype} takes {expected}")]
     Bytes {
         /// Shape of the tensor.
         shape: Box<[u64]>,
         /// Type of the tensor.
         dtype: &'static str,
-        /// Bytes of the tensor.
+        /// Number of bytes of the tensor.
         found: u64,
-        /// Bytes that the shape needs.
+        /// Number of bytes that the shape needs.
         expected: u128,
     },
-    /// Offsets that are not ascending, or outside of the file.
+    /// Offsets of a tensor are not ascending, or are outside of the file.
     #[error("data_offsets are {begin} to {end}; the file has {limit} bytes of data")]
     Offsets {
-        /// Offset of the first byte in the data.
+        /// Offset of the tensor's first byte, from the start of the data.
         begin: u64,
-        /// End, exclusive.
+        /// Offset after the tensor's last byte, from the start of the data.
         end: u64,
-        /// Bytes of data.
+        /// Number of bytes of data in the file.
         limit: u64,
     },
-    /// A tensor that does not begin at the end of the previous one.
+    /// A tensor does not begin where the previous tensor ends.
     #[error("begins at byte {begin} of the data; the tensor before it ends at {expected}")]
     Gap {
-        /// Begin of the tensor.
+        /// Offset at which the tensor begins.
         begin: u64,
-        /// End of the previous tensor.
+        /// Offset at which the previous tensor ends.
         expected: u64,
     },
-    /// Data after the last tensor.
+    /// The file has data after the last tensor.
     #[error("has {found} bytes of data; its tensors end at {expected}")]
     Rest {
-        /// Bytes of data in the file.
+        /// Number of bytes of data in the file.
         found: u64,
-        /// End of the last tensor.
+        /// Offset at which the last tensor ends.
         expected: u64,
     },
 }
 
 impl CheckpointError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             CheckpointError::Gguf(error) => error.class(),
-            // The folder exists, and the file in it is a pipe or a device.
+            // The folder exists, but the file in it is a pipe or a device.
             CheckpointError::Read(ReadError::Io { source, .. }) if is_not_regular(source) => Class::Io,
             CheckpointError::Read(error) => error.class(),
             CheckpointError::NoWeights { .. } | CheckpointError::MissingShard { .. } => Class::NoInput,
@@ -263,7 +263,7 @@ impl CheckpointError {
         }
     }
 
-    /// Returns the change that may help.
+    /// Returns the change that may help the user.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             CheckpointError::UnknownModel { .. } => Some(Remedy::ListModels),

@@ -1,5 +1,5 @@
-//! Matrices of integers with scales for groups of columns, as GPTQ, AWQ and compressed-tensors pack
-//! them.
+//! Reader of matrices of integers with a scale for each group of columns, as GPTQ, AWQ and
+//! compressed-tensors pack them.
 //!
 //! ```text
 //! gptq             q_proj.qweight        I32 [in / 8, out]
@@ -12,17 +12,18 @@
 //! awq, gemm        q_proj.qweight        I32 [in, out / 8]
 //!     word w holds rows 8 w + 0, 2, 4, 6, 1, 3, 5, 7; zeros and scales have the same order
 //! pack-quantized   q_proj.weight_packed  I32 [out, in / 8]
-//!     in order; scales [out, groups], zeros I32 [out / 8, groups]
+//!     columns in order; scales [out, groups], zeros I32 [out / 8, groups]
 //! int-quantized    q_proj.weight         I8  [out, in]
-//!     scales [out, 1], or one
+//!     scales [out, 1], or one scale
 //! bitsandbytes     q_proj.weight         I8  [out, in]
 //!     127 stands for the largest number of the row, in q_proj.SCB F32 [out]
 //! bitnet           q_proj.weight         U8  [out / 4, in]
 //!     byte r of a column holds rows r, r + out / 4, r + out / 2, r + 3 out / 4; one scale
 //! ```
 //!
-//! The example has four bits per integer; with eight bits, a word holds four integers. The matrix
-//! is described by [`Groups`](ixc_ir::derived::Groups), and becomes Q4_0, Q4_1, Q8_0 or TQ2_0.
+//! In this example, an integer has four bits. If it has eight, a word holds four integers. The
+//! derived tensor is described by [`Groups`](ixc_ir::derived::Groups). Its format is Q4_0, Q4_1,
+//! Q8_0 or TQ2_0.
 
 use ixc_ir::derived::{Element, Integers};
 
@@ -32,47 +33,47 @@ use super::error::CheckpointError;
 use super::safetensors::Entry;
 use super::shards::{Shards, StoredTensor};
 
-/// Bits of a word.
+/// Number of bits in a word.
 const WORD: u64 = 32;
-/// Columns of a block in the formats that matrices become.
+/// Number of columns in a block of these formats.
 const BLOCK: u64 = 32;
-/// Number of bytes of stored zero points that are checked.
+/// Number of bytes of each tensor of zero points that are checked.
 const CHECKED_BYTES: u64 = 4096;
 
-/// Packing of the integers of a matrix.
+/// Order in which the integers of a matrix are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// compressed-tensors: words along rows.
+    /// compressed-tensors: each word holds columns of one row.
     Words,
     /// compressed-tensors: bytes in two's complement.
     Bytes,
-    /// GPTQ; `more` is added to stored zero points.
+    /// GPTQ. `more` is added to each stored zero point.
     Gptq { more: u8 },
     /// AWQ.
     Awq,
-    /// bitsandbytes: bytes in two's complement, with the largest number of each row.
+    /// bitsandbytes: bytes in two's complement. Its scales are the largest numbers of rows.
     Largest,
-    /// BitNet: a byte holds integers of four parts of the rows.
+    /// BitNet: each byte holds four integers, one of each quarter of the rows.
     Ternary,
 }
 
-/// Properties of packed matrices in a configuration.
+/// Packing of a configuration's integer matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scheme {
     layout: Layout,
     bits: u8,
     /// Whether each group has its own zero point.
     zeros: bool,
-    /// Columns of a group; `None` if unstated or if a group is a whole row.
+    /// Number of columns in a group; `None` if it is not stated, or if a group is a whole row.
     group: Option<u64>,
 }
 
-/// Dimensions of a matrix whose columns form groups of equal size.
+/// Dimensions of a matrix, and the number of equal groups of its columns.
 struct GroupGrid<'a> {
-    /// All dimensions but the last.
+    /// All dimensions except the last.
     rows: &'a [u64],
     columns: u64,
-    /// Groups of a row; at least 1, and a divisor of `columns`.
+    /// Number of groups in a row: at least 1, and a divisor of `columns`.
     groups: u64,
 }
 
@@ -86,10 +87,10 @@ impl Scheme {
     /// Formats of compressed-tensors whose weights are integers.
     pub(super) const FORMATS: [&str; 2] = ["pack-quantized", "int-quantized"];
 
-    /// Reads `quantization_config`; `None` for other methods.
+    /// Reads `quantization_config`. Returns `None` if its method does not pack integers.
     ///
     /// # Errors
-    /// When a property has a value that no format supports.
+    /// When a property has an unsupported value.
     pub(super) fn read(config: &Config) -> Result<Option<Scheme>, CheckpointError> {
         match config.text(&["quant_method"])? {
             Some("gptq") => Scheme::gptq(config).map(Some),
@@ -124,8 +125,9 @@ impl Scheme {
         Scheme::common(config, Layout::Gptq { more }, &[4, 8], "bits", "sym", symmetric)
     }
 
-    /// Reads BitNet's scheme: ternary weights, quantised offline and multiplied by their scale.
-    /// Refuses the class that divides by the scale, and weights that are rounded at run time.
+    /// Reads BitNet's scheme: ternary weights that were quantised offline, and are multiplied by
+    /// their scale. Refuses the class that divides by the scale, and weights that are rounded at
+    /// run time.
     fn ternary(config: &Config) -> Result<Scheme, CheckpointError> {
         for (key, usual, right) in
             [("linear_class", "bitlinear", "autobitlinear"), ("quantization_mode", "offline", "offline")]
@@ -145,7 +147,7 @@ impl Scheme {
     }
 
     fn awq(config: &Config) -> Result<Scheme, CheckpointError> {
-        // Quantisers that support several methods write the last two keys.
+        // Quantisers that support several methods write `checkpoint_format` or `format`.
         for key in ["version", "checkpoint_format", "format"] {
             match config.text(&[key])? {
                 Some(kernel) if !kernel.eq_ignore_ascii_case("gemm") => return Err(config.wrong(key, kernel, "gemm")),
@@ -158,11 +160,11 @@ impl Scheme {
         Scheme::common(config, Layout::Awq, &[4], "bits", "zero_point", false)
     }
 
-    /// Reads the scheme of a group of compressed-tensors in this format; `None` if the weights are
-    /// not integers.
+    /// Reads the scheme of a configuration group of compressed-tensors, whose weights have this
+    /// format. Returns `None` if the weights are not integers.
     ///
     /// # Errors
-    /// When a property has a value that no format supports.
+    /// When a property has an unsupported value.
     pub(super) fn compressed_tensors_scheme(weights: &Config, format: &str) -> Result<Option<Scheme>, CheckpointError> {
         let (layout, widths) = match format {
             "pack-quantized" => (Layout::Words, &[4, 8][..]),
@@ -177,8 +179,9 @@ impl Scheme {
         Scheme::common(weights, layout, widths, "num_bits", "symmetric", symmetric).map(Some)
     }
 
-    /// Returns a scheme with the properties common to all methods: width of integers, columns of a
-    /// group, presence of zeros. `bits_key` and `symmetry_key` are keys of the method.
+    /// Returns a scheme from the properties that all methods have: bits of an integer, columns of a
+    /// group, and presence of zero points. `bits_key` and `symmetry_key` are the names of two of
+    /// them.
     fn common(
         config: &Config,
         layout: Layout,
@@ -195,12 +198,13 @@ impl Scheme {
         if bits == 8 && !symmetric {
             return Err(config.wrong(symmetry_key, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
         }
-        // -1 means a whole row.
+        // A size of -1 means that a group is a whole row.
         let group = config.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
         Ok(Scheme { layout, bits, zeros: !symmetric, group })
     }
 
-    /// Returns the name of the matrix whose integers a tensor holds.
+    /// Returns the name of the matrix, without quantisation, whose integers the tensor `name`
+    /// holds. `None` if it holds no integers.
     fn matrix(&self, name: &str, entry: &Entry) -> Option<String> {
         match self.layout {
             Layout::Words => name.strip_suffix("_packed").map(str::to_owned),
@@ -212,7 +216,7 @@ impl Scheme {
         }
     }
 
-    /// Returns whether a tensor holds scales, zeros or other data of a matrix.
+    /// Returns whether a tensor holds scales, zero points or other data of a matrix.
     pub(super) fn is_companion(&self, shards: &Shards, name: &str) -> bool {
         let has = |name: String| shards.tensors.contains_key(&*name);
         let ends: &[&str] = match self.layout {
@@ -226,7 +230,7 @@ impl Scheme {
             Layout::Bytes | Layout::Ternary => of.is_some_and(|of| has(of.to_owned())),
             Layout::Largest => of.is_some_and(|of| has(format!("{of}.weight"))),
             Layout::Gptq { .. } | Layout::Awq => {
-                // The first quantisers wrote biases for models without biases.
+                // Early quantisers wrote biases of zeros for models without biases.
                 of.is_some_and(|of| has(format!("{of}.qweight")))
                     || name.strip_suffix(".bias").is_some_and(|of| has(format!("{of}.qweight")))
                         && shards.bytes(name, u64::MAX).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
@@ -234,10 +238,10 @@ impl Scheme {
         }
     }
 
-    /// Returns the matrix whose integers the tensor `name` holds.
+    /// Returns the name and the view of the matrix whose integers the tensor `name` holds.
     ///
     /// # Errors
-    /// When its scales or zeros are missing, or have another shape or type.
+    /// When the matrix's scales or zero points are missing, or have an unexpected shape or type.
     pub(super) fn weight(&self, shards: &Shards, name: &str) -> Result<Option<(String, Array)>, CheckpointError> {
         let Some(stored) = shards.tensors.get(name) else { return Ok(None) };
         let entry = &stored.entry;
@@ -272,8 +276,8 @@ impl Scheme {
             let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
             wrong(&scales_name, &scale_tensor.entry, expected)
         })?;
-        // A smaller last group would give the same number of groups, but with other columns than
-        // groups of equal size.
+        // With an incomplete last group, the number of groups could be the same. But its groups
+        // would have other columns than groups of equal size.
         if let Some(config) =
             self.group.filter(|config| groups > 1 && columns.div_ceil(*config) == groups && group != *config)
         {
@@ -290,7 +294,7 @@ impl Scheme {
         Ok(Some((matrix, array.with_group_scales(grouped))))
     }
 
-    /// Returns the type of the integers.
+    /// Returns the element type of the integers.
     fn integers(&self) -> Integers {
         match (self.bits, self.zeros, self.layout) {
             (_, _, Layout::Bytes) => Integers::EightSigned,
@@ -302,7 +306,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the matrix `[.., rows, columns]` from a tensor of words or bytes.
+    /// Returns the view `[.., rows, columns]` of a matrix that is stored as words or bytes.
     fn integer_matrix(&self, stored: &StoredTensor) -> Option<Array> {
         let whole = |shape: &[u64]| Array::whole(stored.extent(), Element::Integer(self.integers()), shape);
         let each = WORD / u64::from(self.bits);
@@ -312,7 +316,7 @@ impl Scheme {
                 let words: Vec<u64> = shape.iter().copied().chain([each]).collect();
                 whole(&words)?.join(shape.len() - 1)
             }
-            // A word holds neighbouring columns of one row.
+            // A word holds adjacent columns of one row.
             (Layout::Gptq { .. }, &[words, rows]) => whole(&[words, rows, each])?.swap(0, 1)?.join(1),
             (Layout::Awq, &[columns, words]) => awq(whole(&[columns, words, 2, 4])?)?.swap(0, 1),
             (Layout::Ternary, &[rows, columns]) => whole(&[rows, columns, 4])?.swap(1, 2)?.swap(0, 1)?.join(0),
@@ -320,23 +324,23 @@ impl Scheme {
         }
     }
 
-    /// Returns scales `[.., rows, groups]` from the stored ones.
+    /// Returns the stored scales as a view `[.., rows, groups]`.
     fn scales_by_row(&self, stored: Option<Array>, rows: &[u64]) -> Option<Array> {
         let stored = stored?;
         match (self.layout, rows) {
-            // One scale for all rows.
+            // All rows have the same scale.
             (Layout::Bytes | Layout::Ternary, &[rows]) if stored.shape() == [1] => {
                 stored.repeat_elements(rows)?.split(0, &[rows, 1])
             }
             (Layout::Words | Layout::Bytes | Layout::Ternary, _) => Some(stored),
-            // One scale for each row.
+            // Each row has one scale.
             (Layout::Largest, &[rows]) => stored.split(0, &[rows, 1]),
             (Layout::Largest, _) => None,
             (Layout::Gptq { .. } | Layout::Awq, _) => stored.swap(0, 1),
         }
     }
 
-    /// Returns the name of a matrix's scales, their view, and their number type.
+    /// Returns the name of a matrix's scales, their stored tensor, and their element type.
     fn scales<'s>(
         &self,
         shards: &'s Shards,
@@ -360,7 +364,8 @@ impl Scheme {
         Ok((scales_name, stored, number))
     }
 
-    /// Returns the zero points of a matrix, if its groups have some.
+    /// Returns the zero points of a matrix, and the number to add to them. `None` if its groups
+    /// have no zero points.
     fn zeros(&self, shards: &Shards, base: &str, grid: &GroupGrid<'_>) -> Result<Option<(Array, u8)>, CheckpointError> {
         let (end, more) = match self.layout {
             Layout::Words | Layout::Bytes => ("_zero_point", 0),
@@ -393,7 +398,7 @@ impl Scheme {
             (Layout::Awq, &[groups, words]) => whole(&[groups, words, 2, 4]).and_then(|array| awq(array)?.swap(0, 1)),
             _ => None,
         };
-        // The last word may be only partly used.
+        // Rows need not fill the last word.
         let array = array.filter(|array| array.len(1) == groups).and_then(|array| array.slice(0, 0, rows));
         let array = array.ok_or_else(|| {
             let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
@@ -402,15 +407,15 @@ impl Scheme {
         Ok(Some((array, more)))
     }
 
-    /// Checks that stored zero points of a symmetric matrix are in the middle of the range. Only
-    /// the first bytes are checked.
+    /// Checks that the stored zero points of a symmetric matrix are in the middle of the integers'
+    /// range. Only the first bytes are checked.
     fn check_middle(&self, shards: &Shards, name: &str, entry: &Entry, more: u8) -> Result<(), CheckpointError> {
         let middle = match self.bits {
             4 => (8 - more) * 0x11,
             _ => 0x80 - more,
         };
-        // compressed-tensors stores zeros outside of words in two's complement. The unused rest of
-        // a word is 0.
+        // Zero points of compressed-tensors that are not packed in words are in two's complement,
+        // so their middle is 0. Unused bits of a word are 0.
         let (byte, other) = match self.layout {
             Layout::Gptq { .. } | Layout::Awq => (middle, middle),
             Layout::Words | Layout::Bytes if entry.dtype.name == "I32" => (middle, 0),
@@ -427,8 +432,8 @@ impl Scheme {
         })
     }
 
-    /// Checks that a matrix of bitsandbytes is stored row by row. `weight_format` is not 0 for
-    /// matrices saved in the tile order of a GPU.
+    /// Checks that a matrix of bitsandbytes is stored row by row. In matrices that were saved in
+    /// the tile order of a GPU, `weight_format` is not 0.
     fn check_rows(&self, shards: &Shards, base: &str) -> Result<(), CheckpointError> {
         let name = format!("{base}.weight_format");
         match shards.bytes(&name, CHECKED_BYTES).unwrap_or_default() {
@@ -437,7 +442,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the group of each column, unless groups are neighbouring columns.
+    /// Returns the group of each column. `None` if each group has consecutive columns.
     fn order(&self, shards: &Shards, base: &str, grid: &GroupGrid<'_>) -> Result<Option<Array>, CheckpointError> {
         let name = match self.layout {
             Layout::Gptq { .. } => format!("{base}.g_idx"),
@@ -458,7 +463,7 @@ impl Scheme {
             return Err(wrong(format!("{:?} of {}", entry.shape, entry.dtype.name)));
         }
         let numbers = || bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
-        // compressed-tensors writes -1 if groups are neighbouring columns.
+        // compressed-tensors writes -1 for each column if each group has consecutive columns.
         if (0..).zip(numbers()).all(|(at, of): (u64, _)| u64::try_from(of) == Ok(at / group))
             || !matches!(self.layout, Layout::Gptq { .. }) && numbers().all(|of| of == -1)
         {
@@ -468,21 +473,23 @@ impl Scheme {
         if let Some((column, of)) = numbers().enumerate().find(|(_, of)| !is_group(of)) {
             return Err(wrong(format!("group {of} of column {column}")));
         }
-        // Checks that all groups have the same number of columns, as quantisers write them. An
-        // index of only zeros, which some programs treat as absent, fails this check.
+        // All groups must have the same number of columns, as quantisers write them. Some programs
+        // treat an index of only zeros as absent; here it is an error.
         let mut counts = vec![0u64; groups as usize];
         numbers().for_each(|of| counts[of as usize] += 1);
         if let Some((of, count)) = counts.iter().enumerate().find(|(_, count)| **count != group) {
             return Err(wrong(format!("{count} columns of group {of}")));
         }
-        // Four-byte integers, read unchanged.
+        // The view declares four-byte integers as f32, which has the same size; their bits stay
+        // unchanged.
         let order = Array::whole(stored.extent(), Element::F32, &[columns, 1]);
         order.map(Some).ok_or_else(|| wrong("empty".to_owned()))
     }
 }
 
-/// Expands scales and zeros `[.., rows, groups]` to columns. Groups are neighbouring columns, or
-/// `order`, `[columns, 1]`, has the group of each column.
+/// Returns scales and zero points with an element for each column. Their views have the shape `[..,
+/// rows, groups]`. A group has consecutive columns, unless `order`, `[columns, 1]`, states the
+/// group of each column.
 fn expand_groups(
     scales: Array,
     zeros: Option<(Array, u8)>,
@@ -513,12 +520,12 @@ fn expand_groups(
     Some(GroupScales { scales: first(scales)?, zeros, order: Some(ColumnOrder { order, groups, steps }) })
 }
 
-/// Returns whether bitsandbytes' matrices have eight bits rather than four.
+/// Returns whether the matrices of bitsandbytes have eight bits for each number, rather than four.
 fn is_eight_bits(config: &Config) -> Result<bool, CheckpointError> {
     Ok(config.flag(&["load_in_8bit", "_load_in_8bit"])?.unwrap_or(false))
 }
 
-/// Puts the rows of AWQ's words `[.., words, 2, 4]` into their order.
+/// Returns a view of AWQ's words, `[.., words, 2, 4]`, with rows in their original order.
 fn awq(words: Array) -> Option<Array> {
     let last = words.rank() - 1;
     words.swap(last - 1, last)?.join(last - 1)?.join(last - 2)

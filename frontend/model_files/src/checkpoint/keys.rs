@@ -1,4 +1,4 @@
-//! GGUF keys of a model while they are collected: each method makes keys from keys of the
+//! Collection of a model's GGUF keys. Each method puts keys that it makes from keys of the
 //! configuration.
 //!
 //! ```text
@@ -14,28 +14,32 @@ use super::error::CheckpointError;
 use crate::gguf::{Array, Value};
 pub(super) use rope::{Yarn, yarn_magnitude};
 
-/// GGUF's key for whether attention is causal.
+/// GGUF key that states whether attention is causal.
 pub(super) const CAUSAL: &str = "attention.causal";
-/// Names for the number of layers in configurations.
+/// Names that configurations use for the number of layers.
 pub(super) const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
-/// Names for the width of the residual stream, and for the number of query heads.
+/// Names that configurations use for the width of the residual stream. The next constant has those
+/// for the number of query heads.
 pub(super) const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
 pub(super) const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
-/// Maximum number of layers: some keys have an array with an element for each layer.
+/// Maximum number of layers. It bounds the arrays of keys with an element for each layer.
 pub(super) const MAX_LAYERS: u32 = 1 << 16;
-/// Maximum length of a head whose RoPE frequencies are divided.
+/// Maximum length of a head, in models whose RoPE frequencies are divided. It bounds the tensor of
+/// divisors.
 const MAX_HEAD: u64 = 1 << 16;
 
-/// Keys of a model while they are collected.
+/// GGUF keys of a model, collected from its configuration.
 pub(super) struct Keys<'a> {
     pub config: &'a Config,
-    /// GGUF's `general.architecture`.
+    /// Name of the architecture in GGUF files (`general.architecture`).
     pub architecture: &'static str,
-    /// Keys and values, in the order in which they were put.
+    /// Keys and values in the order in which they were put. A key that was put twice has its last
+    /// value.
     pub entries: Vec<(Box<str>, Value)>,
 }
 
-/// Checks the number of layers against its maximum, before anything is listed for each layer.
+/// Checks that the number of layers is at most [`MAX_LAYERS`]. This comes before anything is listed
+/// for each layer.
 pub(super) fn check_layer_count(config: &Config) -> Result<(), CheckpointError> {
     for key in LAYERS {
         if let Some(layers) = config.count(&[key])?.filter(|layers| *layers > MAX_LAYERS) {
@@ -103,8 +107,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Puts the limit of gates and up for each layer. Null means no limit; layers after the end of
-    /// the list have none.
+    /// Puts the limit of gates and up products for each layer. Null means no limit. Layers after
+    /// the end of the list have no limit.
     pub(super) fn limits(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
         let Some(value) = self.config.value(from) else { return Ok(()) };
         let limit = |item: &serde_json::Value| if item.is_null() { Some(0.0) } else { item.as_f64() };
@@ -116,7 +120,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Puts a count, or an array with a count for each layer.
+    /// Puts a count for all layers, or an array with a count for each layer, as the configuration
+    /// has it.
     pub(super) fn counts_of_layers(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
         if self.config.value(from).is_some_and(|value| value.is_array()) {
             let counts = self.config.counts(from)?.unwrap_or_default();
@@ -126,7 +131,7 @@ impl Keys<'_> {
         self.count(key, &[from])
     }
 
-    /// Puts a count that the configuration may repeat for each layer.
+    /// Puts a count. The configuration may repeat it for each layer.
     pub(super) fn same_for_all(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
         if self.config.value(from).is_some_and(|value| value.is_array()) {
             let counts = self.config.counts(from)?.unwrap_or_default();
@@ -139,7 +144,8 @@ impl Keys<'_> {
         self.count(key, &[from])
     }
 
-    /// Refuses a value of a key that changes the computation in a way that no graph supports.
+    /// Refuses a configuration in which `key` has a value that `is_other` rejects, as no graph
+    /// supports it.
     pub(super) fn refuse(
         &self,
         key: &str,
@@ -155,8 +161,9 @@ impl Keys<'_> {
         }
     }
 
-    /// Puts the window of a model in which most layers have none. It applies to the layers that the
-    /// configuration lists, to those from `max_window_layers` on, or to all.
+    /// Puts the window of a model of an architecture that usually has none. The window applies to
+    /// the layers that the configuration lists, to those from `max_window_layers` on, or to all
+    /// layers.
     pub(super) fn stated_window(&mut self) -> Result<(), CheckpointError> {
         let Some(window) = self.config.count(&["sliding_window"])? else { return Ok(()) };
         let layers = self.config.require(&LAYERS)?;
@@ -177,12 +184,12 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Puts which layers have the sliding window.
+    /// Puts which layers have the window: a list, or a period.
     pub(super) fn windows(&mut self) -> Result<(), CheckpointError> {
         if let Some(types) = self.config.texts("layer_types")? {
             self.flags("attention.sliding_window_pattern", types.iter().map(|kind| *kind == "sliding_attention"));
         } else if let Some(letters) = self.config.value("sliding_window_pattern").and_then(|value| value.as_str()) {
-            // Letters of one period: L means a layer with the window.
+            // The text has a letter for each layer of one period; L means a layer with the window.
             let layers = self.config.require(&["num_hidden_layers"])? as usize;
             self.flags(
                 "attention.sliding_window_pattern",
@@ -200,7 +207,7 @@ pub(super) fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
         return Ok(length.into());
     }
-    // GPT-Neo uses the last name. In other models this name counts other heads.
+    // GPT-Neo has the name `num_heads`. In other models, this name counts other heads.
     let [first, second, third] = HEADS;
     let heads = config.require(&[first, second, third, "num_heads"])?;
     let width = config.require(&WIDTH)?;

@@ -1,15 +1,15 @@
-//! Experts that are divided among several machines: each machine has a file with its parts, under
-//! the same names. Grok 2 was published in this form, for eight machines.
+//! Reader of experts that are divided among several machines. Each machine has a file with its
+//! parts, under the same tensor names. Grok 2 was published in this form, for eight machines.
 //!
 //! ```text
-//! pytorch_model-00000-TP-common.safetensors     undivided tensors
-//! pytorch_model-00006-TP-003.safetensors        parts of the fourth machine:
+//! pytorch_model-00000-TP-common.safetensors     tensors that are not divided
+//! pytorch_model-00006-TP-003.safetensors        the fourth machine's parts of tensors:
 //!     model.layers.0.block_sparse_moe.experts.7.w1.weight  bf16[2048, 8192]
 //! ```
 //!
-//! There is no index. Gate and up are divided by rows, down by columns; the shapes show which. The
-//! division is that of `_prepare_presharded_weights` and `use_presharded_weights` in SGLang's
-//! `grok.py`, which Grok 2's authors wrote. All other tensors are undivided.
+//! Such a folder has no index. Gate and up matrices are divided by rows, down matrices by columns.
+//! The division is that of `_prepare_presharded_weights` and `use_presharded_weights` in SGLang's
+//! `grok.py`, which Grok 2's authors wrote. All other tensors are not divided.
 
 use std::collections::BTreeMap;
 
@@ -24,17 +24,19 @@ use super::sizes::Sizes;
 
 /// Maximum number of machines.
 const MAX_MACHINES: u64 = 256;
-/// Matrix of experts that is divided by columns.
+/// Name ending of the experts' matrix that is divided by columns.
 const LAST: &str = "ffn_down_exps.weight";
 
-/// Experts of a matrix by number: the stored name, and the parts of all machines in order.
+/// Experts of a matrix, by expert id. Each has its stored name, and the parts of all machines in
+/// order.
 type Experts = BTreeMap<u64, (Box<str>, Vec<StoredTensor>)>;
 
-/// Removes divided experts from a folder's tensors, and returns a tensor of all experts for each
-/// layer and matrix.
+/// Removes divided experts from a folder's tensors. Returns, for each layer and matrix, a tensor
+/// with all experts.
 ///
 /// # Errors
-/// When a part is missing or has another shape, or when a divided tensor is not an expert's matrix.
+/// When a part is missing or has an unexpected shape, or when a divided tensor is not an expert's
+/// matrix.
 pub(super) fn experts(
     shards: &mut Shards,
     family: &Family,
@@ -75,7 +77,7 @@ pub(super) fn experts(
     found.into_iter().map(|(name, experts)| stack_experts(shards, sizes, name, &experts, machines)).collect()
 }
 
-/// Returns the tensor of all experts of a matrix.
+/// Returns the tensor with all experts, for the matrix `name` of a layer.
 fn stack_experts(
     shards: &Shards,
     sizes: &Sizes,

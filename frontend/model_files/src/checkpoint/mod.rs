@@ -1,45 +1,46 @@
-//! Hugging Face checkpoints: a folder with `config.json`, safetensors and a tokenizer, presented
-//! like a GGUF file.
+//! Reader of Hugging Face checkpoints: folders with `config.json`, safetensors and a tokenizer.
+//! They are presented like a GGUF file.
 //!
-//! The input is a folder, the output a [`Gguf`] with GGUF's keys and tensor names. Later stages
-//! need not distinguish the two. Weights stay in the mapped files. Tensors that GGUF stores in
-//! another form are [derived](ixc_ir::derived) when they are read: stacked experts, reordered rows
-//! of heads, FP8 numbers with scales. Tables list tensors, their conversions and keys.
+//! The input is a folder. The output is a [`Gguf`] with GGUF's keys and tensor names, so later
+//! stages need not distinguish folders and files. Weights stay in the mapped files. Tensors that
+//! GGUF stores in another form are [derived](ixc_ir::derived) when they are read: stacked experts,
+//! reordered rows of heads, FP8 numbers with scales. Tables list the tensors, their conversions and
+//! the keys of each model.
 //!
 //! ```text
 //! model.layers.3.mlp.experts.{0..127}.up_proj.weight  bf16[768, 2048] each
 //!     ->  blk.3.ffn_up_exps.weight  bf16[128, 768, 2048]
 //! ```
 //!
-//! All input is checked as for GGUF files: lengths and offsets against the file, names and shapes
-//! against each other. A tensor without a rule is an error, so that no part of a model is silently
-//! dropped.
+//! All input is checked as for GGUF files. Lengths and offsets must fit the file, and names and
+//! shapes must fit each other. A tensor without a rule is an error, so that no part of a model is
+//! silently dropped.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `safetensors` | header of a file |
-//! | `shards` | files of a checkpoint, their tensors, and scales of quantised ones |
+//! | `safetensors` | header of a safetensors file |
+//! | `shards` | files of a checkpoint, and the tensors in them |
 //! | `array` | views of stored tensors |
 //! | `names` | rules that map tensor names and make tensors |
 //! | `codebook` | matrices of codes with scales for blocks |
 //! | `integers` | matrices of integers with scales for groups of columns |
 //! | `machine_parts` | experts divided among several machines |
 //! | `packed` | experts that KTransformers' converter packed |
-//! | `targets` | modules to which a part of a quantisation applies |
-//! | `families` | models, by `model_type` |
-//! | `description` | keys and sizes of a model, from its configuration |
-//! | `keys` | keys of a configuration as GGUF's |
+//! | `targets` | modules to which a quantisation setting applies |
+//! | `families` | table of models, by `model_type` |
+//! | `description` | GGUF keys and sizes of a model, from its configuration |
+//! | `keys` | collection of GGUF keys, made from keys of the configuration |
 //! | `sizes` | numbers that rules for tensors depend on |
 //! | `tokenizer_json` | contents of `tokenizer.json` |
-//! | `vocabulary` | `tokenizer.json` as GGUF's keys |
-//! | `plamo_vocabulary` | `tokenizer.jsonl`, as PLaMo has it |
+//! | `vocabulary` | GGUF keys of the tokenizer, from `tokenizer.json` |
+//! | `plamo_vocabulary` | GGUF keys of the tokenizer, from PLaMo's `tokenizer.jsonl` |
 //! | `word_pieces` | BERT's WordPiece, from `tokenizer.json` and `vocab.txt` |
 //! | `modules` | `modules.json` of sentence-transformers |
-//! | `special_tokens` | tokens with a role, and those added to texts |
+//! | `special_tokens` | tokens with a role, and tokens added at the ends of a text |
 //! | `template` | the chat template |
-//! | `unit_columns` | output matrices whose columns are of length 1 |
-//! | `config` | JSON, typed |
-//! | `error` | errors, with file, tensor or key |
+//! | `unit_columns` | output matrices whose columns the model divides by their length |
+//! | `config` | JSON files, read with type checks |
+//! | `error` | errors, each with its file, tensor or key |
 
 mod array;
 mod codebook;
@@ -91,14 +92,14 @@ use sizes::{LayerConfig, Sizes};
 
 /// Name of the configuration file.
 const CONFIG: &str = "config.json";
-/// GGUF's type number for tables of four-byte integers.
+/// Type number of four-byte integers in GGUF files, for tables.
 const TABLE: u32 = 26;
-/// Maximum number of a folder's files that are examined.
+/// Maximum number of files in a folder that are examined.
 const MAX_ENTRIES: usize = 4096;
-/// Alignment of weights that kernels read in place: the minimum that GGUF allows.
+/// Alignment of weights that kernels read in place. It is the minimum that GGUF allows.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
-/// Name beginnings of tensors outside of the text decoder: vision and audio encoders, and layers
-/// that only draft.
+/// Name beginnings of tensors that are not part of the text decoder: vision and audio encoders, and
+/// draft layers.
 const OTHER_PARTS: [&str; 55] = [
     "visual.",
     "model.visual.",
@@ -156,9 +157,10 @@ const OTHER_PARTS: [&str; 55] = [
     "model.image_newline",
     "model.view_sep",
 ];
-/// Name prefix before the number of a layer.
+/// Name prefix of a layer's tensors, before the layer number.
 const LAYER: &str = "model.layers.";
-/// Prefixes of decoder names in models with other parts, and their replacements.
+/// Prefixes of the decoder's tensor names in models with other parts. Each has the prefix that
+/// replaces it.
 const PREFIXES: [(&str, &str); 23] = [
     ("bert.", ""),
     ("model.language_model.", "model."),
@@ -172,9 +174,9 @@ const PREFIXES: [(&str, &str); 23] = [
     ("model.backbone.", "model."),
     ("model.lm_head.", "lm_head."),
     ("transformer.", "model."),
-    // Names that KTransformers' converter writes.
+    // KTransformers' converter writes these names.
     ("blk.", "model.layers."),
-    // Names in models without an output head.
+    // Models without an output matrix have these names.
     ("decoder.", "model.decoder."),
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
@@ -202,7 +204,7 @@ pub fn supported_models() -> impl Iterator<Item = (&'static str, &'static str)> 
     families::all().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
 }
 
-/// Returns the architectures that are read from GGUF files and not from folders.
+/// Returns the architectures that are read from GGUF files only, not from folders.
 pub fn only_in_gguf() -> &'static [&'static str] {
     families::ONLY_IN_GGUF
 }
@@ -258,8 +260,8 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     Ok(Gguf::from_files(shards.files, metadata, tensors, derived, &constants)?)
 }
 
-/// Checks that listed dense layers have no router, and that other layers have one if they have a
-/// network.
+/// Checks that dense layers, by the configuration, have no router. Each other layer must have a
+/// router if it has a network.
 fn check_dense(shards: &Shards, made: &BTreeMap<String, TensorGroup>, dense: &[bool]) -> Result<(), CheckpointError> {
     for (layer, dense) in dense.iter().enumerate() {
         let has = |part: &str| made.contains_key(&format!("blk.{layer}.{part}.weight"));
@@ -280,8 +282,8 @@ fn check_dense(shards: &Shards, made: &BTreeMap<String, TensorGroup>, dense: &[b
     Ok(())
 }
 
-/// Places tensors: in a file if they lie there unchanged and aligned, otherwise as derived tensors,
-/// numbered after the files.
+/// Returns the tensors' places. A tensor that is stored unchanged and aligned stays in its file.
+/// Other tensors are derived; their file numbers follow those of the files.
 fn place_tensors(
     shards: &Shards,
     made: BTreeMap<String, TensorGroup>,
@@ -301,7 +303,7 @@ fn place_tensors(
         let first = arrays.first().ok_or_else(|| unusable("empty".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
         let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
-        // If the experts' scaled formats differ, all of them become F16.
+        // If the scaled formats of the experts differ, all experts become F16.
         let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
         let scaled = if same { scaled } else { Element::F16.scaled_format() };
         let format = format(&name, first.rank() + usize::from(is_stacked), element, scaled, first.change(), single);
@@ -335,13 +337,13 @@ fn place_tensors(
     Ok((tensors, all))
 }
 
-/// The row of a configuration.
+/// Returns the row of the table for a configuration.
 fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
-    // The outer `model_type` describes the parts of a model, the inner one its decoder. The
-    // decoder's is more specific if both are known.
+    // The outer `model_type` describes all parts of a model, the inner one its decoder. If both are
+    // known, the inner one is tried first, as it is more specific.
     let inner = config.text(&["model_type"])?;
     let outer = config.top_level("model_type").and_then(|value| value.as_str());
-    // Some configurations have no `model_type`, but a class.
+    // Some configurations have a class name, but no `model_type`.
     let class = config.texts("architectures")?.and_then(|names| names.first().copied());
     for name in [inner, outer, class].into_iter().flatten() {
         for family in families::all().filter(|family| family.model_types.contains(&name)) {
@@ -354,18 +356,18 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     Err(CheckpointError::UnknownModel { path, found, known: families::model_types() })
 }
 
-/// Returns the layer in a GGUF name. Tensors without a layer sort first.
+/// Returns the layer index in a GGUF name. `None`, for other tensors, sorts first.
 fn layer(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// Stored arrays that together form one tensor.
+/// Stored arrays that together form one GGUF tensor.
 struct TensorGroup {
     arrays: Vec<Array>,
     is_stacked: bool,
 }
 
-/// Returns the name that the rules use for a stored tensor; `None` if it is not part of the
+/// Returns the name that rules use for a stored tensor; `None` if the tensor is not part of the
 /// decoder.
 fn decoder_name(name: &str) -> Option<String> {
     if OTHER_PARTS.iter().any(|part| name.starts_with(part)) {
@@ -375,7 +377,8 @@ fn decoder_name(name: &str) -> Option<String> {
     Some(found.unwrap_or_else(|| name.to_owned()))
 }
 
-/// Renumbers the layer in a name after removal of skipped layers; `None` if the layer is skipped.
+/// Adapts the layer number in a name to the removal of skipped layers; `None` if the layer is
+/// skipped.
 fn renumber(name: String, skipped_layers: &[u32]) -> Option<String> {
     let Some((number, part)) = name.strip_prefix(LAYER).and_then(|rest| rest.split_once('.')) else {
         return Some(name);
@@ -388,7 +391,7 @@ fn renumber(name: String, skipped_layers: &[u32]) -> Option<String> {
     Some(format!("{LAYER}{}.{part}", number - before))
 }
 
-/// Makes all tensors, by GGUF name.
+/// Applies the rules to all weights. Returns the resulting tensors by GGUF name.
 fn make_tensors(
     shards: &Shards,
     config: &Config,
@@ -405,7 +408,7 @@ fn make_tensors(
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);
         let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, sizes, &name)?)))
         else {
-            // Layers after the last decoder layer only draft, and have other tensors.
+            // Layers after the decoder's layers are draft layers, whose tensors have no rules.
             if layer(&name.replacen("model.layers.", "blk.", 1)).is_some_and(|layer| layer >= sizes.layers) {
                 continue;
             }
@@ -428,7 +431,8 @@ fn make_tensors(
         })?;
         for ConvertedPart { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
-            // An additional factor becomes a tensor `.scale`; for experts it is a vector.
+            // An additional factor becomes a tensor `.scale`. For experts, it is a vector with a
+            // factor for each expert.
             let factor = arrays.first().and_then(Array::factor).cloned();
             let beside = factor.map(|factor| (format!("{}.scale", to.trim_end_matches(".weight")), vec![factor]));
             let is_stacked = found.part_index.is_some_and(|of| of.is_stacked);
@@ -465,8 +469,8 @@ fn make_tensors(
 }
 
 /// Returns the format of a tensor. Vectors, norms, biases and matrices listed in `single` are f32,
-/// as in GGUF files. FP8 numbers times their scales become the nearest bf16: `scaled` is the format
-/// of `element` times its scales.
+/// as in GGUF files. Otherwise the format is `scaled`, that of elements times their scales; for
+/// FP8, it is bf16.
 fn format(name: &str, rank: usize, element: Element, scaled: Format, change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
         || matches!(
@@ -476,6 +480,6 @@ fn format(name: &str, rank: usize, element: Element, scaled: Format, change: Cha
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || single.iter().any(|end| name.ends_with(end));
-    // Tensors that are only reordered keep their blocks.
+    // Quantised blocks keep their format, even in such tensors.
     if single && element.is_number() { Format::F32 } else { scaled }
 }

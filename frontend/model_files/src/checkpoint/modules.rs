@@ -1,15 +1,16 @@
-//! `modules.json` of sentence-transformers: the steps from the hidden states of a text to its
-//! vector.
+//! Reader of `modules.json` of sentence-transformers: the steps from the hidden states of a text to
+//! its vector.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `Transformer` | `sentence_bert_config.json`: max text length, and whether to lowercase |
-//! | `Pooling` | pooling of rows to one row |
-//! | `Dense` | a matrix that multiplies the result, for models whose graph supports it |
-//! | `Normalize` | vectors have length 1 |
-//! | `Dropout` | nothing: it changes training only |
+//! | `Pooling` | method that reduces a text's hidden states to one vector |
+//! | `Dense` | matrix that multiplies the vector, in models whose graph supports it |
+//! | `Normalize` | scaling of the vector to length 1 |
+//! | `Dropout` | a training step, which is ignored |
 //!
-//! Any other module, or another order, is an error: vectors would silently be wrong.
+//! Any other module, or another order of modules, is an error, because vectors would silently be
+//! wrong.
 
 use std::path::{Path, PathBuf};
 
@@ -22,15 +23,15 @@ use super::{shards, tokenizer_json};
 
 const MODULES: &str = "modules.json";
 pub(super) const SENTENCE: &str = "sentence_bert_config.json";
-/// Pooling methods: sentence-transformers' flag, its newer name, and llama.cpp's number.
+/// Pooling methods. Each has sentence-transformers' flag, its newer name, and llama.cpp's number.
 const POOLINGS: [(&str, &str, u32); 3] = [
     ("pooling_mode_mean_tokens", "mean", 1),
     ("pooling_mode_cls_token", "cls", 2),
     ("pooling_mode_lasttoken", "lasttoken", 3),
 ];
-/// Prefix of the flags of pooling methods.
+/// Prefix of the flags that state the pooling method.
 const FLAG: &str = "pooling_mode_";
-/// Activation functions of a `Dense` module that change nothing.
+/// Activation functions of a `Dense` module that are the identity.
 const IDENTITY: [&str; 2] = ["torch.nn.modules.linear.Identity", "torch.nn.modules.Identity"];
 /// Maximum number of modules.
 const MAX_MODULES: usize = 64;
@@ -40,18 +41,19 @@ const MAX_MODULES: usize = 64;
 pub(super) struct Modules {
     /// llama.cpp's number of the pooling, if a module states it.
     pub pooling: Option<u32>,
-    /// Whether vectors are not normalised: there are modules, and none normalises.
+    /// Whether vectors are not scaled to length 1: the folder has modules, but no `Normalize`.
     pub unscaled: bool,
-    /// Files of `Dense` modules, in order.
+    /// Files of the `Dense` modules, in order.
     pub dense: Vec<PathBuf>,
-    /// Maximum tokens of a text.
+    /// Maximum number of tokens of a text.
     pub longest: Option<u32>,
     /// Whether text is lowercased before it is tokenized.
     pub lowercase: bool,
 }
 
 impl Modules {
-    /// Reads the modules of a folder; a folder without a list has none.
+    /// Reads the modules of a folder. If the folder has no list of modules, the result has
+    /// defaults.
     ///
     /// # Errors
     /// When a file is malformed, or a module is not supported.
@@ -94,7 +96,8 @@ impl Modules {
         Ok(found)
     }
 
-    /// Reads the transformer's own file. Without a maximum length there, the tokenizer's applies.
+    /// Reads the settings of the `Transformer` module. If they lack a maximum text length, that of
+    /// the tokenizer applies.
     fn transformer(&mut self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(SENTENCE);
         if path.is_file() {
@@ -104,7 +107,7 @@ impl Modules {
         }
         if self.longest.is_none() {
             let tokenizer_config = config::read_optional(&folder.join(tokenizer_json::CONFIG))?.unwrap_or_default();
-            // A number beyond the range of counts means no maximum.
+            // A number that is too large for a count means no maximum.
             self.longest =
                 tokenizer_config.get("model_max_length").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
         }
@@ -144,7 +147,7 @@ fn pooling(config: &Config) -> Result<u32, CheckpointError> {
     }
 }
 
-/// Checks a `Dense` module, and returns its file.
+/// Checks the settings of a `Dense` module. Returns the path of its weights.
 fn dense(place: &Path) -> Result<PathBuf, CheckpointError> {
     const FUNCTION: &str = "activation_function";
     let config = Config::open(&place.join(super::CONFIG))?;

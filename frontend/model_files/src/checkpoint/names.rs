@@ -1,33 +1,33 @@
-//! Rules that map the names of Hugging Face's tensors to those of GGUF.
+//! Rules that map names of Hugging Face tensors to GGUF names.
 //!
-//! A rule has two name patterns and a function that makes the GGUF tensors from the stored one. A
-//! pattern matches a name exactly, or with `.weight` or `.bias` appended; the GGUF name then gets
-//! the same ending. The rules of a model come first, then [`SHARED`]; the first rule that matches
-//! is used.
+//! A rule has two name patterns, and a function that makes GGUF tensors from the stored tensor. The
+//! first pattern matches a name exactly, or with `.weight` or `.bias` appended; the GGUF name gets
+//! the same ending. The rules of the model's family come first, then [`SHARED`]. The first rule
+//! that matches is used.
 //!
-//! Placeholders of a pattern stand for a number or a letter:
+//! Placeholders in a pattern stand for a number or a letter:
 //!
 //! | placeholder | stands for |
 //! | --- | --- |
 //! | `{L}` | a layer |
-//! | `{U}` | a layer of the upper of two stacks |
-//! | `{H}` | half of a layer; each half is a layer in GGUF files |
+//! | `{U}` | a layer of the upper stack, in models with two stacks |
+//! | `{H}` | half of a stored layer; each half is a layer in GGUF files |
 //! | `{E}` | an expert |
-//! | `{X}` | an expert; files may have more experts than the configuration counts |
-//! | `{G}` | a small expert of a group |
+//! | `{X}` | an expert; files may contain more experts than the configuration counts |
+//! | `{G}` | the small expert of a group of experts |
 //! | `{Q}`, `{K}` | a query head, a key head |
-//! | `{S}` | a part of a table |
+//! | `{S}` | a part of a table that is stored in several parts |
 //! | `{A}` | a residual stream |
-//! | `{C}` | the letter of queries, keys or values |
+//! | `{C}` | the letter q, k or v, for queries, keys or values |
 //! | `{R}` | one machine's part of a matrix |
 //!
-//! Except for `{L}`, `{U}` and `{H}`, the tensors that differ in a placeholder are one tensor in
-//! GGUF files.
+//! Stored tensors whose names differ only in a placeholder form one GGUF tensor, except for `{L}`,
+//! `{U}` and `{H}`.
 
 use super::conversions::{Conversion, gate_up, key, plain, query, row, skip};
 use super::sizes::Sizes;
 
-/// Rule for tensors whose name matches a pattern.
+/// Rule for stored tensors whose names match a pattern.
 pub(super) struct Rule {
     pub from: &'static str,
     pub to: &'static str,
@@ -77,7 +77,7 @@ pub(super) static SHARED: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
 ];
 
-/// Rules for models whose GGUF files have adjacent RoPE pairs.
+/// Rules for models whose RoPE pairs are adjacent in GGUF files.
 pub(super) static ADJACENT_ROPE: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -87,22 +87,23 @@ pub(super) static ADJACENT_ROPE: &[Rule] = &[
 pub(super) static POST_ATTENTION: &[Rule] =
     &[rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain)];
 
-/// Row of the table of placeholders that stand for parts of one GGUF tensor.
+/// Row of the table of placeholders. The stored tensors that differ in the placeholder are parts of
+/// one GGUF tensor.
 struct PartPlaceholder {
     /// Placeholder in patterns.
     placeholder: &'static str,
-    /// Name of one part, for error messages.
+    /// Word for a part in error messages.
     word: &'static str,
     /// Number of parts, if the configuration states it.
     count: fn(&Sizes) -> Option<u64>,
-    /// Whether each part is a separate matrix of the GGUF tensor; otherwise the rows are
-    /// concatenated.
+    /// Whether each part is a separate matrix of the GGUF tensor. Otherwise the rows of all parts
+    /// form one matrix.
     is_stacked: bool,
-    /// Whether a file may have more parts, which are not read.
+    /// Whether a file may have more parts than counted, which are not read.
     allows_more: bool,
 }
 
-/// Letters of queries, keys and values in names, in the order of their rows in the GGUF tensor.
+/// Letters for queries, keys and values in names, in the order of their rows in the GGUF tensor.
 const LETTERS: [char; 3] = ['q', 'k', 'v'];
 
 const PART_PLACEHOLDERS: [PartPlaceholder; 9] = [
@@ -148,7 +149,7 @@ const PART_PLACEHOLDERS: [PartPlaceholder; 9] = [
         is_stacked: false,
         allows_more: false,
     },
-    // The embedding itself is the first stream and has no tensor.
+    // The first stream begins as the embedding, so it has no tensor.
     PartPlaceholder {
         placeholder: "{A}",
         word: "stream",
@@ -166,23 +167,23 @@ const PART_PLACEHOLDERS: [PartPlaceholder; 9] = [
     PartPlaceholder { placeholder: "{R}", word: "part", count: |_| None, is_stacked: false, allows_more: false },
 ];
 
-/// Position of a stored tensor among the parts of one GGUF tensor.
+/// Position of a stored tensor among the parts of a GGUF tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartIndex {
-    /// Number of this part.
+    /// Index of this part.
     pub number: u64,
-    /// Name of one part, for error messages.
+    /// Word for a part in error messages.
     pub word: &'static str,
     /// Number of parts, if the configuration states it.
     pub count: Option<u64>,
     /// Whether the part is a separate matrix of the GGUF tensor.
     pub is_stacked: bool,
-    /// Whether a file may have more parts, which are not read.
+    /// Whether a file may have more parts than counted, which are not read.
     pub allows_more: bool,
 }
 
-/// Result of a match: the GGUF name, in which only `{P}` is not replaced yet, and the numbers of
-/// the placeholders.
+/// Result of matching a name with a rule: the GGUF name, in which `{P}` is still to be replaced,
+/// and the numbers of the other placeholders.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub to: String,
@@ -190,8 +191,8 @@ pub(super) struct Match {
     pub part_index: Option<PartIndex>,
 }
 
-/// Matches a name against a rule. If the halves of a layer are two GGUF layers, `{L}` in the GGUF
-/// name is the layer of the half, and `{2L}` is the first of the two.
+/// Matches a stored name with a rule. If each half of a stored layer is a layer in GGUF files,
+/// `{L}` is replaced by the GGUF layer of the half. `{2L}` is replaced by that of the first half.
 pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
     let (mut layer, mut half, mut part_index) = (None, None, None);
     let mut rest = name;
@@ -253,7 +254,7 @@ mod tests {
         ] {
             assert_eq!(matches(&row, &sizes, other), None, "{other}");
         }
-        // Halves of a layer, which are two layers in GGUF files.
+        // Each half of this stored layer is a layer in GGUF files.
         let halves = rule("model.layers.{L}.norm.{H}", "blk.{L}.attn_norm", plain);
         let of = |name: &str| matches(&halves, &sizes, name).map(|found| (found.to, found.layer));
         assert_eq!(of("model.layers.3.norm.1.weight"), Some(("blk.7.attn_norm.weight".into(), Some(7))));

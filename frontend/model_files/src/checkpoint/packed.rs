@@ -1,25 +1,26 @@
-//! Reads experts as KTransformers' converter packs them (kt-kernel, `convert_cpu_weights.py`,
+//! Reader of experts that KTransformers' converter packed (kt-kernel, `convert_cpu_weights.py`,
 //! methods `int8` and `int4`).
 //!
-//! The folder has a copy of all other tensors. Their names are those of transformers, with
-//! `blk.` for `model.layers.` and without `model.`. The experts of each layer have two vectors for
-//! each matrix and NUMA node:
+//! All other tensors are copied unchanged. Their names are those of transformers, but with `blk.`
+//! for `model.layers.` and without `model.`. Each expert's matrix is stored as two vectors for each
+//! NUMA node:
 //!
 //! ```text
-//! blk.3.ffn_up_exps.7.numa.0.weight   I8    integers in tiles of AMX ([`Tiles`]), 4 or 8 bits each
-//! blk.3.ffn_up_exps.7.numa.0.scale    F32   a number for each row:
+//! blk.3.ffn_up_exps.7.numa.0.weight   I8    integers of 4 or 8 bits, in AMX tiles ([`Tiles`])
+//! blk.3.ffn_up_exps.7.numa.0.scale    F32   a scale for each row:
 //!     8 bits: x = scale * integer; 4 bits: x = 16 * scale * integer
 //! ```
 //!
-//! Gate and up are divided among nodes by rows, down by columns. Each node's part was quantised
-//! separately. Rows of gate and up therefore have one scale, and rows of down have one scale for
-//! each node. Gate and up become a format with a scale for each row; down becomes one with a scale
-//! for a few columns. Neither conversion rounds numbers.
+//! Gate and up matrices are divided among nodes by rows, down matrices by columns. The converter
+//! quantised each node's part separately. A row of gate or up therefore has one scale, and a row of
+//! down has one for each node. Gate and up get a format with a scale for each row; down gets a
+//! format with a scale for a few columns. Neither conversion rounds numbers.
 //!
-//! Files do not record the kernels for which they were packed: AMX's, or others (`moe_int8`,
-//! `moe_int4`). The latter have the same names and lengths, with the bytes in another order. Both
-//! quantise the largest number of a row to the largest integer. Rows without this integer were
-//! therefore packed for other kernels ([`check`]).
+//! Files do not state the kernels that they were packed for: AMX kernels, or other kernels
+//! (`moe_int8`, `moe_int4`). The names and lengths are the same, but other kernels need the bytes
+//! in another order. Both ways of packing quantise the largest number of a row to the largest
+//! integer. If the bytes, read in AMX order, give a row without this integer, they were packed for
+//! other kernels ([`check`]).
 
 use std::collections::BTreeMap;
 
@@ -32,25 +33,25 @@ use super::sizes::Sizes;
 
 /// Maximum number of NUMA nodes.
 const MAX_NODES: u64 = 256;
-/// Rows that are checked to detect the kernels for which a folder was packed.
+/// Number of rows that are checked to detect the kernels that a folder was packed for.
 const CHECKED_ROWS: u64 = 16;
 
-/// Layout of a method's integers.
+/// Packing method: the layout of its integers, and their scale.
 struct IntegerPacking {
     method: &'static str,
     bits: u8,
-    /// Rows and columns of a block of tiles (`N_BLOCK` and `K_BLOCK` of kt-kernel's
-    /// `GemmKernel224Int8` and `GemmKernel224Int4`).
+    /// Rows and columns of a block of tiles: `N_BLOCK` and `K_BLOCK` of kt-kernel's
+    /// `GemmKernel224Int8` and `GemmKernel224Int4`.
     block: [u64; 2],
-    /// Factor on scales: 16 for four-bit integers, which kt-kernel holds in the upper half of a
-    /// byte.
+    /// Factor on the stored scales. It is 16 for four-bit integers, which kt-kernel holds in the
+    /// upper half of a byte.
     scale: f32,
-    /// Integer that stands for the largest number of a row.
+    /// Integer to which the largest number of a row is quantised.
     largest: u8,
 }
 
 impl IntegerPacking {
-    /// Returns the format with the same integers, and with a scale for each row or for a few
+    /// Returns the format for these integers, with a scale for each row (`by_row`) or for a few
     /// columns.
     fn format(&self, by_row: bool) -> Format {
         let mut formats = FORMATS.iter().map(|row| row.format);
@@ -71,39 +72,40 @@ enum SplitDim {
     Columns,
 }
 
-/// Names of an expert's matrices, and the dimension in which each is divided.
+/// Names of an expert's matrices, each with the dimension in which it is divided.
 static MATRICES: [(&str, SplitDim); 3] =
     [("ffn_gate_exps", SplitDim::Rows), ("ffn_up_exps", SplitDim::Rows), ("ffn_down_exps", SplitDim::Columns)];
-/// Name part of transposed copies of matrices for training, which are ignored.
+/// Name part of transposed copies of matrices. They serve training and are ignored.
 const FOR_TRAINING: &str = "_bwd_exps";
 
-/// Tensor of all experts of a layer.
+/// Tensor with all experts, for one matrix of a layer.
 pub(super) struct StackedExperts {
-    /// Name in GGUF files.
+    /// Name of the tensor in GGUF files.
     pub name: String,
     pub derived: Derivation,
-    /// Dimensions in `ne` order.
+    /// Dimensions, the row length first.
     pub dims: Vec<u64>,
 }
 
-/// Weight and scales of one node's part.
+/// Stored tensors of one node's part of a matrix: integers and scales.
 #[derive(Default)]
 struct NodePart {
     weight: Option<StoredTensor>,
     scale: Option<StoredTensor>,
 }
 
-/// A matrix of a layer.
+/// Identifier of a matrix: its layer, and its index in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LayerMatrix {
     layer: u64,
     /// Index in [`MATRICES`].
     matrix: usize,
 }
-/// Parts, by expert and node.
+/// Parts of a matrix, by expert and node.
 type NodeParts = BTreeMap<(u64, u64), NodePart>;
 
-/// Removes packed experts from a folder's tensors, and returns them.
+/// Removes packed experts from a folder's tensors. Returns a tensor with all experts for each layer
+/// and matrix.
 ///
 /// # Errors
 /// When a part is missing, has another number of bytes than its matrix needs, or was packed for
@@ -136,7 +138,8 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<StackedE
         let (name, split_dim) = MATRICES[matrix];
         let name = format!("blk.{layer}.{name}");
         packed.push(stack_experts(shards, sizes, &name, split_dim, &parts)?);
-        // All tensors of a folder are packed for the same kernels.
+        // All tensors of a folder are packed for the same kernels, so only the first tensor is
+        // checked.
         if number == 0 {
             check(shards, &name, &packed[0])?;
         }
@@ -144,7 +147,8 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<StackedE
     Ok(packed)
 }
 
-/// Parses a name: layer and matrix, expert, node, and whether the tensor has scales.
+/// Parses a tensor name. Returns its layer and matrix, expert and node, and whether the tensor
+/// holds scales.
 fn parse_name(name: &str) -> Option<(LayerMatrix, u64, u64, bool)> {
     let mut words = name.strip_prefix("blk.")?.split('.');
     let mut word = || words.next();
@@ -162,7 +166,7 @@ fn parse_name(name: &str) -> Option<(LayerMatrix, u64, u64, bool)> {
     words.next().is_none().then_some((LayerMatrix { layer, matrix }, expert, node, is_scale))
 }
 
-/// Returns the tensor of all experts of a matrix.
+/// Returns the tensor with all experts, for one matrix of a layer.
 fn stack_experts(
     shards: &Shards,
     sizes: &Sizes,
@@ -229,7 +233,7 @@ fn stack_experts(
     })
 }
 
-/// Returns one node's part as a piece.
+/// Returns one node's part of a matrix as a piece of a derived tensor.
 fn node_piece(tiles: Tiles, packing: &IntegerPacking, weight: &StoredTensor, scale: &StoredTensor) -> Piece {
     let Tiles { rows, columns, .. } = tiles;
     Piece {
@@ -250,7 +254,7 @@ fn node_piece(tiles: Tiles, packing: &IntegerPacking, weight: &StoredTensor, sca
     }
 }
 
-/// Checks that the first rows of a matrix are packed for AMX's kernels: each has the largest
+/// Checks that a matrix was packed for AMX kernels. Each of its first rows must have the largest
 /// integer, except rows of zeros.
 fn check(shards: &Shards, name: &str, packed: &StackedExperts) -> Result<(), CheckpointError> {
     let lengths = shards.lengths();

@@ -1,5 +1,5 @@
-//! GGUF keys from `tokenizer.jsonl` of PLaMo 2 and 3. Each line is an array with a token's text,
-//! score and type; later elements are ignored.
+//! Reader of `tokenizer.jsonl` of PLaMo 2 and 3, which makes GGUF keys. Each line is an array with
+//! a token's text, score and type; further elements are ignored.
 //!
 //! ```text
 //! ["<|plamo:unk|>", 0.0, "UNKNOWN", …]
@@ -18,14 +18,15 @@ use super::special_tokens;
 use super::tokenizer_json::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
 use crate::gguf::{Array, StringArray, Value};
 
-/// Name of the file.
+/// Name of the tokenizer file.
 pub(super) const NAME: &str = "tokenizer.jsonl";
-/// Score of padding tokens, for rows of the embedding table without a token in the file.
+/// Score of the padding tokens, which fill rows of the embedding table without a token in the file.
 const PADDING: f32 = -1000.0;
-/// Token that ends a turn; no configuration names it.
+/// Token that ends a turn. No configuration file names it.
 const END_OF_TURN: &str = "<|plamo:op|>";
 
-/// Adds the keys of a folder's tokens. `rows` is the number of rows of the embedding table.
+/// Adds the keys of a folder's tokenizer to the keys. `rows` is the number of rows of the embedding
+/// table.
 ///
 /// # Errors
 /// When a line is not a token, or there are more tokens than rows.
@@ -64,7 +65,7 @@ pub(super) fn keys(
         tokens.push(token);
     }
     let count = tokens.len() as u64;
-    // A missing embedding table is reported later.
+    // `rows` is 0 if the embedding table is missing, which is reported later.
     if rows > 0 && count > rows || rows > MAX_TOKENS as u64 {
         let expected = format!("at most {} tokens, the rows of the embedding table", rows.min(MAX_TOKENS as u64));
         return Err(wrong("tokens".to_owned(), count.to_string(), &expected));
@@ -97,7 +98,7 @@ pub(super) fn keys(
     Ok(())
 }
 
-/// Parses a line into text, score and type.
+/// Parses a line into a token's text, score and type.
 fn token(line: &str) -> Option<(String, f32, String)> {
     let parts: Vec<Json> = serde_json::from_str(line).ok()?;
     let [text, score, rest @ ..] = &parts[..] else { return None };

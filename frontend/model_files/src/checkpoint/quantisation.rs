@@ -1,4 +1,4 @@
-//! Quantisation of a checkpoint's weights, as its configuration states it.
+//! Quantisation of a checkpoint's weights, as the configuration states it.
 
 use super::config::Config;
 use super::error::CheckpointError;
@@ -11,20 +11,20 @@ pub(super) const PACKED: &str = "_packed";
 /// Quantisation of a checkpoint's weights.
 #[derive(Clone, Debug)]
 pub(super) struct Quantisation {
-    /// Rows and columns of a block that shares a scale, if stated.
+    /// Rows and columns of a block of numbers that share a scale, if stated.
     pub block: Option<[u64; 2]>,
-    /// Schemes of integer matrices, by module name; `None` for floats.
+    /// Packing of integer matrices, by module name; `None` for modules whose weights are floats.
     pub integers: Targets<Option<Scheme>>,
-    /// Whether matrices may be codes of four bits.
+    /// Whether matrices may be four-bit codes of bitsandbytes.
     pub codes: bool,
 }
 
 /// Name ending of a module's matrix.
 const MATRIX: &str = ".weight";
-/// Format name of compressed-tensors if each group has its own format.
+/// Format name of compressed-tensors, if each configuration group has its own format.
 const MIXED_PRECISION: &str = "mixed-precision";
-/// Formats of compressed-tensors for floats. Their four-bit weights have other tensor names than
-/// integers.
+/// Formats of compressed-tensors whose weights are floats. Four-bit floats have other tensor names
+/// than integers.
 const FLOAT_FORMATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
 
 impl Quantisation {
@@ -40,14 +40,14 @@ impl Quantisation {
             || Ok::<_, CheckpointError>(quantisation_config.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
         let method = match quantisation_config.text(&["quant_method"])? {
             Some(method) => method,
-            // Early versions of transformers supported only bitsandbytes, and wrote no method.
+            // Early versions of transformers supported only bitsandbytes, so they wrote no method.
             None if is_four_bits()? => "bitsandbytes",
             None => "none",
         };
         match method {
             "bitsandbytes" => return Ok(Quantisation { codes: true, ..none }),
             "fp8" | "mxfp4" => {}
-            // NVIDIA's ModelOpt.
+            // This method is NVIDIA's ModelOpt.
             "modelopt" => match quantisation_config.text(&["quant_algo"])?.unwrap_or("FP8") {
                 "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => {}
                 other => return Err(refused(&format!("{method}, {other}"))),
@@ -78,7 +78,7 @@ impl Quantisation {
                 }
                 let scheme = Scheme::compressed_tensors_scheme(weights, own)?;
                 block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
-                // A single group applies to all quantised modules.
+                // If there is only one configuration group, it applies to all quantised modules.
                 if groups.len() == 1 {
                     integers = Targets::for_all(scheme);
                     break;
@@ -100,15 +100,16 @@ impl Quantisation {
         Ok(Quantisation { block: block.transpose()?, integers, codes: false })
     }
 
-    /// Returns the scheme of an integer matrix. A matrix outside of a module is looked up by its
-    /// own name.
+    /// Returns the packing of the integer matrix `name`. If the name does not end with `.weight`,
+    /// it is looked up as it is.
     pub(super) fn scheme(&self, name: &str) -> Option<Scheme> {
         let matrix = name.strip_suffix(PACKED).unwrap_or(name);
         self.integers.setting(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
     }
 }
 
-/// Returns the groups of compressed-tensors that quantise weights, with their weight settings.
+/// Returns the configuration groups of compressed-tensors that quantise weights. Each has its
+/// settings for weights.
 fn groups(quantisation_config: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
     let Some(all) = quantisation_config.object("config_groups")? else { return Ok(Vec::new()) };
     let mut groups = Vec::new();
@@ -122,7 +123,8 @@ fn groups(quantisation_config: &Config) -> Result<Vec<(Config, Config)>, Checkpo
     Ok(groups)
 }
 
-/// Returns the default format of a group's weights (compressed-tensors, `infer_module_format`).
+/// Returns the default format of a configuration group's weights (compressed-tensors,
+/// `infer_module_format`).
 fn default_format(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
     let bits = weights.count(&["num_bits"])?.unwrap_or(8);
     Ok(match (weights.text(&["type"])?.unwrap_or("int"), bits) {

@@ -1,4 +1,5 @@
-//! The safetensors format: the length of the header, a JSON header, and the bytes of the tensors.
+//! Reader of the safetensors format. A file has the length of its header, a header in JSON, and the
+//! bytes of the tensors.
 //!
 //! ```text
 //! 8 bytes       length of the header, little-endian
@@ -6,7 +7,8 @@
 //! 12 bytes      w
 //! ```
 //!
-//! The checks are those of the reference reader: each byte of data belongs to exactly one tensor.
+//! The checks are those of the format's reference reader. Each byte of data must belong to exactly
+//! one tensor.
 
 use std::fmt;
 use std::path::Path;
@@ -17,19 +19,19 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::error::{CheckpointError, HeaderFault};
 
-/// Maximum length of the header (the reference reader's `MAX_HEADER_SIZE`).
+/// Maximum length of the header in bytes (the reference reader's `MAX_HEADER_SIZE`).
 const MAX_HEADER: u64 = 100_000_000;
 /// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 1 << 20;
 /// Maximum number of dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 8;
 
-/// Type of elements.
+/// Element type of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dtype {
     pub name: &'static str,
     pub bytes: u64,
-    /// Element type of weights; `None` for types that weights cannot have.
+    /// Element type for weights; `None` for types that weights cannot have.
     pub element: Option<Element>,
 }
 
@@ -37,7 +39,7 @@ const fn row(name: &'static str, bytes: u64, element: Option<Element>) -> Dtype 
     Dtype { name, bytes, element }
 }
 
-/// All types of the format, except those smaller than a byte.
+/// All element types of the format, except those smaller than a byte.
 static DTYPES: [Dtype; 17] = [
     row("F64", 8, None),
     row("F32", 4, Some(Element::F32)),
@@ -58,7 +60,7 @@ static DTYPES: [Dtype; 17] = [
     row("C64", 8, None),
 ];
 
-/// Tensor of a file.
+/// Description of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub name: Box<str>,
@@ -70,7 +72,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Returns the byte range of the tensor in the file with this number.
+    /// Returns the byte range of the tensor. `file` is the number of its file.
     pub(super) fn extent(&self, file: u32) -> Extent {
         Extent { file, offset: self.offset, bytes: self.bytes }
     }
@@ -91,7 +93,7 @@ struct Raw {
     data_offsets: [u64; 2],
 }
 
-/// Tensors in the order of the header, including duplicates.
+/// Tensors in the order of the header. Duplicate names are kept, to report them.
 struct Table(Vec<(String, Raw)>);
 
 impl<'de> Deserialize<'de> for Table {
@@ -123,7 +125,7 @@ impl<'de> Deserialize<'de> for Table {
 /// Reads the header from the bytes of a file.
 ///
 /// # Errors
-/// Returns the first fault.
+/// When the header is malformed. Only the first fault is reported.
 pub(super) fn header(path: &Path, data: &[u8]) -> Result<Header, CheckpointError> {
     let malformed = |tensor: Option<&str>, fault| CheckpointError::Malformed {
         path: path.into(),
@@ -167,7 +169,8 @@ pub(super) fn header(path: &Path, data: &[u8]) -> Result<Header, CheckpointError
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
         return Err(malformed(Some(&pair[1].name), HeaderFault::Duplicate));
     }
-    // Sorts in the order of the data, so that tensors that are read together are listed together.
+    // Tensors are listed in the order of their data, so that tensors that are read together are
+    // adjacent.
     tensors.sort_by_key(|entry| (entry.offset, entry.bytes));
     let mut expected = 0;
     for entry in &tensors {
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(tensors, [("a", "BF16", 0, 12), ("b", "F32", 12, 4), ("none", "F32", 16, 0)]);
     }
 
-    /// Hostile headers, each with its error.
+    /// Tests that each hostile header gives its error.
     #[test]
     fn malformed_safetensors_headers_are_refused() {
         let fault = |bytes: &[u8]| match header("x".as_ref(), bytes) {

@@ -1,4 +1,5 @@
-//! Mapped files of a checkpoint, one or those that its index names, and the tensors in them.
+//! Mapped files of a checkpoint, and the tensors in them. The checkpoint has one file, or the files
+//! that its index names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
@@ -11,32 +12,32 @@ use super::error::{CheckpointError, HeaderFault};
 use super::safetensors::{self, Entry};
 use crate::gguf::{Array, GgufError, ShardFile, Value};
 
-/// Index of a checkpoint with several files.
+/// Name of the index, in checkpoints with several files.
 const INDEX: &str = "model.safetensors.index.json";
-/// File of a checkpoint with one file.
+/// Name of the file, in checkpoints with one file.
 pub(super) const SINGLE: &str = "model.safetensors";
 /// Maximum number of files.
 const MAX_SHARDS: usize = 4096;
 
-/// Text before a machine's number in file names, and the word that replaces the number in files of
-/// all machines.
+/// Text before the number of a machine in file names. In files for all machines, the word of the
+/// next constant replaces the number.
 const MACHINE_MARK: &str = "-TP-";
 const ALL_MACHINES: &str = "common";
 
-/// Tensor of a checkpoint: the number of its file, and its entry in that file's header.
+/// Tensor of a checkpoint: the number of its file, and its description in that file's header.
 pub(super) struct StoredTensor {
     pub file: u32,
     pub entry: Entry,
 }
 
 impl StoredTensor {
-    /// Returns the shard and byte range of the tensor.
+    /// Returns the file number and byte range of the tensor.
     pub(super) fn extent(&self) -> Extent {
         self.entry.extent(self.file)
     }
 }
 
-/// Tensors by name and machine.
+/// Parts of divided tensors, by tensor name and machine number.
 pub(super) type MachineParts = BTreeMap<Box<str>, BTreeMap<u64, StoredTensor>>;
 
 /// All stored tensors of a checkpoint, by name.
@@ -44,11 +45,11 @@ pub(super) struct Shards {
     pub folder: Box<Path>,
     pub files: Vec<ShardFile>,
     pub tensors: BTreeMap<Box<str>, StoredTensor>,
-    /// Tensors that are divided among several machines.
+    /// Parts of tensors that are divided among several machines.
     pub parts: MachineParts,
 }
 
-/// Returns whether a name is a plain file name, without folders.
+/// Returns whether a name is a plain file name, without a folder.
 pub(super) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
@@ -89,8 +90,8 @@ impl Shards {
             let header = safetensors::header(&path, file.data())?;
             let file_number = shards.files.len() as u32;
             for entry in header.tensors {
-                // The index assigns tensors to files. Tensors that it omits, or assigns to another
-                // file, are not read.
+                // The index assigns tensors to files. A tensor that it omits, or assigns to another
+                // file, is ignored.
                 if weight_map
                     .as_ref()
                     .is_some_and(|weight_map| weight_map.get(&entry.name).is_none_or(|shard| *shard != name))
@@ -117,7 +118,8 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Adds the file of a module; its tensors get the module's name as a prefix.
+    /// Adds the file of a sentence-transformers module. Its tensors get the module's name as a
+    /// prefix.
     ///
     /// # Errors
     /// When the file cannot be read, or is not a safetensors file.
@@ -133,19 +135,19 @@ impl Shards {
         Ok(())
     }
 
-    /// Returns the lengths of all files.
+    /// Returns the lengths of all files in bytes.
     pub(super) fn lengths(&self) -> Vec<u64> {
         self.files.iter().map(|file| file.data().len() as u64).collect()
     }
 
-    /// Returns the first bytes of a tensor, if it exists.
+    /// Returns the first bytes of a tensor, at most `max`, if the tensor exists.
     pub(super) fn bytes(&self, name: &str, max: u64) -> Option<&[u8]> {
         let StoredTensor { file, entry } = self.tensors.get(name)?;
         let rest = self.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
         rest.get(..entry.bytes.min(max) as usize)
     }
 
-    /// Copies bytes of a file; returns false if they are out of range.
+    /// Copies bytes of a file to `out`. Returns false if they are out of range.
     pub(super) fn fetch(&self, file: u32, offset: u64, out: &mut [u8]) -> bool {
         let data = self.files.get(file as usize).map_or(&[][..], |file| file.data());
         let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
@@ -163,7 +165,7 @@ fn key(path: &Path, key: &str, found: impl Into<Box<str>>, expected: &str) -> Ch
     CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
 }
 
-/// Reads `weight_map` of an index: tensors and the names of their files.
+/// Reads `weight_map` of an index: the file name for each tensor.
 fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>, CheckpointError> {
     let map = value.get("weight_map").and_then(Json::as_object);
     let map = map.ok_or_else(|| key(index, "weight_map", "missing, or no object", "an object of names of files"))?;
@@ -178,8 +180,8 @@ fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>,
         .collect()
 }
 
-/// Returns a folder's files in order, each with its machine's number; `None` for files of all
-/// machines.
+/// Returns the files of a folder that is divided among machines, in order, each with its machine
+/// number. The number is `None` for a file that all machines use.
 fn files_of_machines(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().take(super::MAX_ENTRIES).filter_map(Result::ok);
     let mut files: Vec<_> = entries
@@ -199,7 +201,7 @@ pub(super) fn has_weights(folder: &Path) -> bool {
     folder.join(INDEX).is_file() || folder.join(SINGLE).is_file() || !files_of_machines(folder).is_empty()
 }
 
-/// Returns a hint about the files of a folder without weights.
+/// Returns a hint for the user of a folder without weights, from the files that it has.
 pub(super) fn hint(folder: &Path) -> &'static str {
     let has = |name: &str| folder.join(name).exists();
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
@@ -215,10 +217,10 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     }
 }
 
-/// Maximum number of integers in a key.
+/// Maximum number of integers in a tensor that becomes a key.
 const MAX_NUMBERS: u64 = 1 << 16;
 
-/// Returns the integers of the first tensor whose name ends with `end`, if one exists.
+/// Returns the integers of the first tensor whose name ends with `end`, if there is one.
 ///
 /// # Errors
 /// When the tensor is not a vector of eight-byte integers.
@@ -238,7 +240,8 @@ pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, Check
     Ok(Some(Value::Array(Array::I64(words.iter().map(|word| i64::from_le_bytes(*word)).collect()))))
 }
 
-/// Returns a number for each layer, from one-element tensors whose names end with `end`.
+/// Returns a number for each layer, from the layers' one-element tensors, whose names end with
+/// `end`.
 ///
 /// # Errors
 /// When a layer's number is missing or has another type.
@@ -265,7 +268,7 @@ fn one_number(shards: &Shards, name: &str, tensor: &StoredTensor) -> Result<f32,
     let is_one = entry.shape.iter().all(|len| *len == 1);
     match (entry.dtype.name, bytes) {
         ("F32", [a, b, c, d, ..]) if is_one => Ok(f32::from_le_bytes([*a, *b, *c, *d])),
-        // bf16 is the upper half of an f32.
+        // A bf16 number is the upper half of an f32.
         ("BF16", [c, d, ..]) if is_one => Ok(f32::from_le_bytes([0, 0, *c, *d])),
         (dtype, _) => {
             let weight_map = format!("{:?} of {dtype}", entry.shape);

@@ -1,16 +1,17 @@
-//! Tokens with a role, and those added to both ends of a text. They are read from `tokenizer.json`,
-//! `tokenizer_config.json`, `config.json` and `generation_config.json`. The order is that of
-//! llama.cpp's converter (gguf-py, `SpecialVocab`).
+//! Reader of the tokens with a role, and of the tokens added at the start and the end of a text.
+//! They are read from `tokenizer.json`, `tokenizer_config.json`, `config.json` and
+//! `generation_config.json`. The order of precedence is that of llama.cpp's converter (gguf-py,
+//! `SpecialVocab`).
 //!
-//! | source | begins with BOS | ends with EOS |
+//! | source | adds BOS at the start | adds EOS at the end |
 //! | --- | --- | --- |
-//! | a processor `ByteLevel` | no, unless another processor adds one | likewise |
+//! | a processor `ByteLevel` | if another processor adds it | if another processor adds it |
 //! | `RobertaProcessing`, `BertProcessing` | yes | yes |
-//! | `TemplateProcessing` | if its first part is BOS | if its last part is a special token |
+//! | `TemplateProcessing` | if its first item is BOS | if its last item is a special token |
 //! | no processor | `add_bos_token` | `add_eos_token` |
-//! | no source | default of the tokenizer kind: no key is written | likewise |
+//! | no source | no key is written, so the tokenizer's default applies | likewise |
 //!
-//! A special token that is the last part of a template becomes EOS.
+//! If the last item of a template is a special token, that token becomes EOS.
 
 use std::path::Path;
 
@@ -22,27 +23,27 @@ use super::tokenizer_json::{kind, sequence};
 
 /// Roles of a folder's tokens.
 pub(super) struct Roles {
-    /// Ids by GGUF's keys.
+    /// Token ids, each with its GGUF key.
     pub ids: Vec<(&'static str, u32)>,
-    /// Whether a text begins with BOS, if a source determines this.
+    /// Whether BOS is added at the start of a text, if a source determines this.
     pub add_bos: Option<bool>,
-    /// Whether a text ends with EOS, if a source determines this.
+    /// Whether EOS is added at the end of a text, if a source determines this.
     pub add_eos: Option<bool>,
 }
 
-/// Texts of the tokens at both ends of a text.
+/// Tokens at the start and the end of a text, as strings.
 #[derive(Default)]
 struct SequenceEnds<'j> {
     bos: Option<&'j str>,
     cls: Option<&'j str>,
     eos: Option<&'j str>,
-    /// EOS of the configuration, if a template ends with another token.
+    /// EOS that the configuration states, if a template ends with another token.
     other_eos: Option<&'j str>,
     add_bos: Option<bool>,
     add_eos: Option<bool>,
 }
 
-/// Returns the text of a token in `tokenizer_config.json`.
+/// Returns the string of the token under `key` in `tokenizer_config.json`.
 fn token_text<'j>(tokenizer_config: &'j Json, key: &str) -> Option<&'j str> {
     let token = tokenizer_config.get(key)?;
     token.as_str().or_else(|| token.get("content")?.as_str()).filter(|text| !text.is_empty())
@@ -91,8 +92,8 @@ impl<'j> SequenceEnds<'j> {
     }
 }
 
-/// Returns the roles of a folder's tokens. `tokenizer_config` is its `tokenizer_config.json`. Ids
-/// from `count` on are invalid.
+/// Returns the tokens of a folder that have a role. `tokenizer_config` is the content of its
+/// `tokenizer_config.json`. Token ids must be below `count`; others are ignored.
 pub(super) fn roles(
     folder: &Path,
     config: &Config,
@@ -124,11 +125,11 @@ pub(super) fn roles(
     ] {
         ids.extend(token.and_then(id_of).or_else(|| first(number)).map(|id| (key, id)));
     }
-    // Other tokens that end an answer.
+    // The tokens that end an answer, except EOS, are put under other keys.
     let eos = ids.iter().find(|(key, _)| *key == "eos_token_id").map(|(_, id)| *id);
     let mut others: Vec<u32> = ends.other_eos.and_then(id_of).into_iter().collect();
-    // `generation_config.json` takes precedence over a list in `config.json`. A single id in
-    // `config.json` is often a default that the tokenizer lacks.
+    // `generation_config.json` takes precedence. In `config.json`, only a list is used, as a single
+    // id there is often a default that the tokenizer lacks.
     let tokenizer_config = generation.get("eos_token_id").filter(|ends| !ends.is_null());
     let listed = config.value("eos_token_id").filter(|ends| ends.is_array());
     for id in numbers(tokenizer_config.or(listed)) {
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns BOS, EOS and the two flags.
+    /// Returns BOS, EOS, and whether they are added.
     fn ends_and_flags<'j>(
         tokenizer_config: &'j Json,
         processor: &'j Json,
@@ -169,19 +170,20 @@ mod tests {
         assert_eq!(ends_and_flags(&tokenizer_config, &Json::Null), (b, e, Some(true), Some(true)));
         assert_eq!(ends_and_flags(&tokenizer_config, &bytes), (b, e, Some(false), Some(false)));
         let begins = template(&[special("<s>"), text.clone()]);
-        // The flag applies to an end of the text that no template determines, unless `ByteLevel`
-        // disables it.
+        // The flags apply where no template determines the start or end of a text, unless
+        // `ByteLevel` disables them.
         assert_eq!(ends_and_flags(&tokenizer_config, &begins), (b, e, Some(true), Some(true)));
         assert_eq!(
             ends_and_flags(&tokenizer_config, &all(&[bytes.clone(), begins.clone()])),
             (b, e, Some(true), Some(false))
         );
         assert_eq!(ends_and_flags(&tokenizer_config, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
-        // Another token at the end becomes EOS.
+        // A template that ends with another token makes it EOS.
         let ends = template(&[special("<s>"), text.clone(), special("<end>")]);
         assert_eq!(ends_and_flags(&tokenizer_config, &ends), (b, Some("<end>"), Some(true), Some(true)));
         assert_eq!(SequenceEnds::read(&tokenizer_config, &ends).other_eos, Some("</s>"));
-        // A first token that is not BOS, in a configuration with its own CLS.
+        // The configuration states a CLS token here, and the template begins with another token
+        // than BOS.
         let tokenizer_config = json!({"bos_token": "<s>", "cls_token": "[CLS]"});
         assert_eq!(
             ends_and_flags(&tokenizer_config, &template(&[special("[X]"), text.clone()])),
@@ -191,7 +193,7 @@ mod tests {
             ends_and_flags(&tokenizer_config, &template(&[special("[CLS]"), text.clone()])),
             (b, None, Some(true), None)
         );
-        // Sources that set no role.
+        // None of these sources states both tokens and both flags.
         assert_eq!(ends_and_flags(&json!({}), &Json::Null), (None, None, None, None));
         assert_eq!(ends_and_flags(&Json::Null, &begins), (b, None, Some(true), None));
         assert_eq!(ends_and_flags(&tokenizer_config, &template(&[text])), (b, None, None, None));

@@ -1,12 +1,13 @@
-//! Conversions of the tensors of recurrent states: convolutions, decays, and the order of value
-//! heads.
+//! Conversions of the tensors of recurrent states: taps of convolutions, decays, and the order of
+//! value heads.
 
 use super::array::Array;
 use super::conversions::{ConvertedPart, single_part, times};
 use super::sizes::Sizes;
 use ixc_ir::derived::Change;
 
-/// Multiplies gates, values, keys, queries and steps of state spaces by their factors.
+/// Multiplies the rows of a state space's input matrix by their factors: those of gates, values,
+/// keys, queries and steps.
 pub(super) fn into_states(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let keys = s.groups.checked_mul(s.state)?;
     let after = s.inner.checked_add(keys)?.checked_mul(2)?;
@@ -25,13 +26,14 @@ pub(super) fn out_of_states(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(times(x, [s.factors.ssm_out, 1.0]))
 }
 
-/// Returns the taps of a depthwise convolution: `[channels, 1, taps]` without the middle dimension.
+/// Returns the taps of a depthwise convolution, stored as `[channels, 1, taps]`, without the middle
+/// dimension.
 pub(super) fn taps(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(if x.rank() == 3 { x.squeeze(1)? } else { x })
 }
 
-/// Removes dimensions of length 1 from a tensor with one number for each head, so that one
-/// dimension is left.
+/// Removes dimensions of length 1 from a tensor with one number for each head, until one dimension
+/// is left.
 fn of_heads(mut x: Array) -> Option<Array> {
     while let Some(dim) = (0..x.rank()).find(|dim| x.len(*dim) == 1).filter(|_| x.rank() > 1) {
         x = x.squeeze(dim)?;
@@ -39,40 +41,44 @@ fn of_heads(mut x: Array) -> Option<Array> {
     Some(x)
 }
 
-/// Returns the decay of states from its logarithm, one number for each head.
+/// Returns the decays of heads, which are negative: minus the exponential function of the stored
+/// logarithms.
 pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     decay(s, of_heads(x)?)
 }
 
-/// Does what [`decay_of_heads`] does, for files that may have more numbers than heads; only the
-/// first ones are kept.
+/// Does what [`decay_of_heads`] does, for files that may have more numbers than heads. Only the
+/// first numbers are kept.
 pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     decay(s, of_heads(x)?.slice(0, 0, s.heads)?)
 }
 
-/// Returns the magnitude of the decay from its logarithm, one number for each head.
+/// Returns the magnitudes of the heads' decays: the exponential function of the stored logarithms.
 pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(of_heads(x)?.with_change(Change::Exp))
 }
 
-/// Returns the decay of states from its logarithm.
+/// Returns the decays of a state's elements, which are negative: minus the exponential function of
+/// the stored logarithms.
 pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(x.with_change(Change::MinusExp))
 }
 
-/// Returns the norm weight for groups of heads: one row for each group if there are several.
+/// Returns the norm weight of groups of heads: a matrix with a row for each group, or a vector if
+/// there is one group.
 pub(super) fn by_group(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(if s.groups > 1 { x.clone().split(0, &[s.groups, x.len(0).checked_div(s.groups)?])? } else { x })
 }
 
-/// Reorders value heads along a dimension of `value_heads * len`. Stored, the value heads of a key
-/// head are adjacent; in the result, key heads alternate.
+/// Reorders value heads along a dimension of length `value_heads * len`. In the stored tensor, the
+/// value heads of one key head are adjacent. In the result, consecutive value heads belong to
+/// consecutive key heads.
 fn in_turns(s: &Sizes, x: Array, dim: usize, len: u64) -> Option<Array> {
     let each = s.value_heads.checked_div(s.key_heads)?;
     x.split(dim, &[s.key_heads, each, len])?.swap(dim, dim + 1)?.join(dim)?.join(dim)
 }
 
-/// Returns queries and keys unchanged, then values in the order of [`in_turns`].
+/// Returns rows of queries and keys unchanged, then rows of values in the order of [`in_turns`].
 pub(super) fn values_in_turns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let keys = s.key_heads.checked_mul(s.key_len)?.checked_mul(2)?;
     let values = s.value_heads.checked_mul(s.value_len)?;
@@ -101,7 +107,8 @@ pub(super) fn turned_columns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> 
     single_part(in_turns(s, x, 1, s.value_len)?)
 }
 
-/// Splits Qwen3-Next's fused projection, which has query, key, values and gates for each key head.
+/// Splits Qwen3-Next's fused projection, which has, for each key head, rows of its query, key,
+/// values and gates.
 pub(super) fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let values = s.value_heads.checked_div(s.key_heads)?.checked_mul(s.value_len)?;
     let keys = s.key_len.checked_mul(2)?;

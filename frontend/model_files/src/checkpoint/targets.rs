@@ -1,14 +1,14 @@
-//! Modules to which quantisation settings apply, in the notation of compressed-tensors
+//! Table of quantisation settings by module, with targets in the notation of compressed-tensors
 //! (`compressed_tensors.utils.match`).
 //!
 //! ```text
 //! model.layers.0.mlp.down_proj     a module by its name
-//! re:.*self_attn\.(q|k|v)_proj$    modules whose names match from the start
+//! re:.*self_attn\.(q|k|v)_proj$    modules whose names match the pattern from their start
 //! Linear                           modules of this class: all matrices
 //! ```
 //!
-//! If several match a module, a name takes precedence over patterns, and a pattern over classes.
-//! Patterns are tried in the order of their texts.
+//! If several targets match a module, a name takes precedence over a pattern, and a pattern over a
+//! class. Patterns are tried in alphabetical order.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,17 @@ use regex_automata::{Anchored, Input};
 use super::config::Config;
 use super::error::CheckpointError;
 
-/// Prefix of a pattern.
+/// Prefix of a target that is a pattern.
 const PATTERN: &str = "re:";
-/// Class of all matrices.
+/// Class name of all matrices.
 const MATRICES: &str = "Linear";
-/// Maximum memory for a pattern, in bytes.
+/// Maximum memory for a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
-/// Maximum number of patterns: each is matched against the name of each tensor.
+/// Maximum number of patterns. Each pattern is matched with the name of each tensor, so this bounds
+/// the time.
 const MAX_PATTERNS: usize = 1024;
 
-/// Settings of modules, by name, pattern or class.
+/// Settings of modules, by module name, pattern or class.
 #[derive(Clone, Debug)]
 pub(super) struct Targets<T> {
     names: BTreeMap<Box<str>, T>,
@@ -40,21 +41,21 @@ impl<T: Copy> Targets<T> {
         Targets { names: BTreeMap::new(), patterns: BTreeMap::new(), matrices: None }
     }
 
-    /// Returns a table with one setting for all modules.
+    /// Returns a table in which all modules have the setting `what`.
     pub(super) fn for_all(what: T) -> Targets<T> {
         Targets { matrices: Some(what), ..Targets::none() }
     }
 
-    /// Adds a target of a configuration. A repeated target replaces the earlier setting.
+    /// Adds the setting `what` for a target. If the target already has a setting, it is replaced.
     ///
     /// # Errors
-    /// When a pattern is invalid or too large, or there are too many.
+    /// When a pattern is invalid or too large, or when there are too many patterns.
     pub(super) fn add(&mut self, said: &Config, target: &str, what: T) -> Result<(), CheckpointError> {
         let Some(pattern) = target.strip_prefix(PATTERN) else {
             if target == MATRICES {
                 self.matrices = Some(what);
             }
-            // Names of other classes are stored like names of modules, and match no module.
+            // Other class names are stored like module names. They match no module.
             self.names.insert(target.into(), what);
             return Ok(());
         };
@@ -67,7 +68,7 @@ impl<T: Copy> Targets<T> {
         }
         let limits = Limits::new().nfa_size_limit(Some(MAX_PATTERN)).hybrid_cache_capacity(MAX_PATTERN);
         let regex = Regex::builder().configure(limits).build(pattern).map_err(|error| {
-            // The source of an error, if it has one, has the reason.
+            // The inner error, if there is one, states the reason.
             let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             let reason: String = reason.split_whitespace().collect::<Vec<_>>().join(" ");
             let found: String = format!("{target:?} ({reason})").chars().take(256).collect();
@@ -77,7 +78,7 @@ impl<T: Copy> Targets<T> {
         Ok(())
     }
 
-    /// Returns the setting of a module, if a target matches it.
+    /// Returns the setting of a module; `None` if no target matches it.
     pub(super) fn setting(&self, module: &str) -> Option<T> {
         let begins = |regex: &Regex| regex.is_match(Input::new(module).anchored(Anchored::Yes));
         let named = self.names.get(module).copied();
@@ -98,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Opens an empty configuration, in a file with this name.
+    /// Returns an empty configuration that was read from a file with this name.
     fn config(name: &str) -> Config {
         let path = std::env::temp_dir().join(format!("ixc-targets-{name}-{}.json", std::process::id()));
         std::fs::write(&path, "{}").unwrap();
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(targets.setting("model.layers.0.self_attn.q_proj"), Some(1));
         assert_eq!(targets.setting("model.layers.0.mlp.experts.7.up_proj"), Some(2));
         assert_eq!(targets.setting("model.layers.0.mlp.up_proj"), Some(8));
-        // Patterns match from the beginning of a name.
+        // Patterns match from the start of a name, so `re:model` does not match this name.
         assert_eq!(targets.setting("lm_head.model"), Some(0));
         assert_eq!(Targets::<u8>::none().setting("lm_head"), None);
         assert_eq!(Targets::for_all(7).setting("lm_head"), Some(7));

@@ -1,14 +1,14 @@
-//! The chat template of a folder, from any of several files.
+//! Reader of a folder's chat template, which may be in one of several files.
 //!
 //! | source | content |
 //! | --- | --- |
 //! | `chat_template.jinja` | the default template |
-//! | `tokenizer_config.json`, `chat_template` | a template, or several by name |
-//! | `chat_template.json`, `chat_template` | the same; used by multimodal models |
-//! | `additional_chat_templates/default.jinja` | the default template, next to others |
+//! | `tokenizer_config.json`, `chat_template` | one template, or several templates with names |
+//! | `chat_template.json`, `chat_template` | like the previous row, in multimodal models |
+//! | `additional_chat_templates/default.jinja` | the default template, in a folder of several |
 //!
-//! The first existing source is used. Of several templates, the one named `default` is used,
-//! otherwise the first.
+//! The first source that exists is used. If it has several templates, the one named `default` is
+//! used, or the first if none has this name.
 
 use std::path::Path;
 
@@ -19,12 +19,13 @@ use super::error::CheckpointError;
 
 /// Maximum length of a template in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Name of the template for all purposes.
+/// Name of the template that serves all purposes.
 const DEFAULT: &str = "default";
-/// Key of templates in JSON.
+/// Key of the templates in JSON files.
 const KEY: &str = "chat_template";
 
-/// Returns the template of a folder whose `tokenizer_config.json` is `tokenizer_config`.
+/// Returns the chat template of a folder. `tokenizer_config` is the content of its
+/// `tokenizer_config.json`.
 pub(super) fn template(folder: &Path, tokenizer_config: &Json) -> Result<Option<String>, CheckpointError> {
     if let Some(text) = file(&folder.join("chat_template.jinja"))? {
         return Ok(Some(text));
@@ -43,7 +44,7 @@ fn file(path: &Path) -> Result<Option<String>, CheckpointError> {
     Ok(if path.is_file() { Some(ixc_files::read_text(path, MAX_BYTES)?) } else { None })
 }
 
-/// Returns the template of a value that is a text or has several templates.
+/// Returns the default template from a JSON value, which is a string or a list of named templates.
 fn default_template(value: &Json) -> Option<String> {
     let text = match value {
         Json::String(_) => Some(value),

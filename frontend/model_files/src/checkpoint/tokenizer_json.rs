@@ -1,4 +1,4 @@
-//! Contents of `tokenizer.json`, and the types that ggml gives to tokens.
+//! Types for the content of `tokenizer.json`, and ggml's numbers for types of tokens.
 //!
 //! ```text
 //! {"added_tokens": [{"id": 2, "content": "</s>", "special": true}], "normalizer": …,
@@ -13,11 +13,11 @@ use serde_json::Value as Json;
 
 use super::error::CheckpointError;
 
-/// Name of the file with the tokenizer's settings.
+/// Name of the file with further settings of the tokenizer.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 /// Maximum length of `tokenizer.json` in bytes.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
-/// ggml's `tokenizer.ggml.token_type`.
+/// Values of `tokenizer.ggml.token_type`, defined by ggml.
 pub(super) const NORMAL: i32 = 1;
 pub(super) const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
@@ -25,7 +25,7 @@ pub(super) const USER_DEFINED: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 pub(super) const BYTE: i32 = 6;
 
-/// `tokenizer.json`.
+/// Content of `tokenizer.json`.
 #[derive(Deserialize)]
 pub(super) struct File {
     #[serde(default)]
@@ -48,7 +48,7 @@ pub(super) struct AddedToken {
     pub special: bool,
 }
 
-/// Algorithm and its tables.
+/// Tokenizer algorithm and its tables.
 #[derive(Deserialize)]
 pub(super) struct Model {
     #[serde(default, rename = "type")]
@@ -68,16 +68,16 @@ pub(super) struct Model {
     pub max_input_chars_per_word: Option<u64>,
 }
 
-/// Tokens with their ids or scores.
+/// Tokens, with their ids or their scores.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Vocabulary {
     Ids(HashMap<String, u32>),
-    // Unigrams with their logarithms, which are not supported.
+    // This form is for unigram tokenizers, which have log probabilities. They are not supported.
     Scores(#[expect(dead_code, reason = "only its shape tells it from the other")] Vec<(String, f64)>),
 }
 
-/// Two tokens that merge to one.
+/// Merge of two tokens into one, written as a string or as a pair.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Merge {
@@ -86,7 +86,7 @@ pub(super) enum Merge {
 }
 
 impl Merge {
-    /// Returns both tokens, or `None` if a text does not consist of two.
+    /// Returns the two tokens; `None` if the string does not have exactly two.
     pub(super) fn sides(&self) -> Option<(&str, &str)> {
         match self {
             Merge::Text(text) => ixc_text::tokenizer::split_merge(text),
@@ -101,7 +101,8 @@ pub(super) fn read(path: &Path) -> Result<File, CheckpointError> {
     serde_json::from_str(&text).map_err(|source| CheckpointError::Json { path: path.into(), source })
 }
 
-/// Returns all objects of a part of the file: itself, or the members of a `Sequence`.
+/// Returns the objects of a section of the file: the section itself, or the members of a
+/// `Sequence`.
 pub(super) fn sequence(part: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "processors"].iter().find_map(|key| part.get(key)?.as_array());
     match inner {
@@ -111,7 +112,7 @@ pub(super) fn sequence(part: &Json) -> Vec<&Json> {
     }
 }
 
-/// Returns the type of an object of the file.
+/// Returns the value of `type` in an object of the file.
 pub(super) fn kind(part: &Json) -> &str {
     part.get("type").and_then(Json::as_str).unwrap_or("")
 }

@@ -1,13 +1,13 @@
-//! Output matrices whose columns the model divides by their length (`norm_head` of Ling 1). The
-//! division is moved into the weight of the norm before the matrix.
+//! Conversion of output matrices whose columns the model divides by their length (`norm_head` of
+//! Ling 1). The division is moved into the weight of the norm before the matrix.
 //!
 //! ```text
 //! logits = sum_j head[i, j] / (|head[.., j]| + 1e-7) * norm[j] * x[j]
 //! so norm[j] becomes norm[j] / (|head[.., j]| + 1e-7)
 //! ```
 //!
-//! A column's length is a sum over all rows. The matrix is therefore read once when a folder is
-//! opened, some rows at a time. It stays unchanged in its file.
+//! The length of a column is a sum over all rows. The matrix is therefore read once when a folder
+//! is opened, a few rows at a time. The stored matrix stays unchanged.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ use super::shards::Shards;
 
 const HEAD: &str = "output.weight";
 const NORM: &str = "output_norm.weight";
-/// Term that is added to lengths (`modeling_bailing_moe`, `compute_logit`).
+/// Number that the model adds to lengths (`modeling_bailing_moe`, `compute_logit`).
 const LENGTH_EPSILON: f64 = 1e-7;
-/// Rows that are read at a time.
+/// Number of rows that are read at a time.
 const ROWS: u64 = 64;
 
-/// Returns the new norm before the output matrix, and removes the stored one.
+/// Returns the new weight of the norm before the output matrix, and removes the stored weight.
 ///
 /// # Errors
 /// When the matrix is missing, or no norm has as many numbers as the matrix has columns.
@@ -56,7 +56,7 @@ pub(super) fn norm(
     Ok(StackedExperts { name: NORM.to_owned(), derived, dims })
 }
 
-/// Passes each row of a tensor to `take` in single precision.
+/// Calls `take` with each row of a tensor, in single precision.
 fn rows(shards: &Shards, name: &str, group: &TensorGroup, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
     let wrong =
         || shards.wrong(name, "of a type or shape that no numbers are read from".to_owned(), "a tensor of numbers");

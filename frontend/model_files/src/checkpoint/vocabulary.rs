@@ -1,18 +1,19 @@
-//! GGUF keys from `tokenizer.json` and related files.
+//! Conversion of `tokenizer.json` and related files to GGUF keys.
 //!
-//! | kind | recognised by | becomes |
+//! | tokenizer | recognised by | GGUF's tokenizer |
 //! | --- | --- | --- |
 //! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, pre-tokenizer by its patterns |
 //! | WordPiece | its model's type, or `vocab.txt` | `bert` ([`super::word_pieces`]) |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`, scores from ranks of merges |
-//! | Gemma 4's BPE | its family | `gemma4`, with its merges |
+//! | Gemma 4's BPE | the model's family | `gemma4`, with its merges |
 //! | PLaMo 2's and 3's | `tokenizer.jsonl` | `plamo2` ([`super::plamo_vocabulary`]) |
 //!
-//! The score of a `llama` token is minus the rank of the first merge that makes it. With any other
-//! tokenizer (unigrams) the model takes token ids only, and a warning names the tokenizer.
+//! The score of a token of `llama` is minus the rank of the first merge that makes it. Any other
+//! tokenizer, such as unigrams, is not supported: the model then takes only token ids, and a
+//! warning names the tokenizer.
 //!
 //! The embedding table has a row for each token. Rows without a token in `tokenizer.json` get the
-//! name `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Any
+//! name `[PAD…]`, as in GGUF files. Added tokens without a row are dropped with a warning. Any
 //! other token without a row is an error.
 
 use std::borrow::Cow;
@@ -34,12 +35,12 @@ use super::{plamo_vocabulary, special_tokens, template};
 use crate::gguf::{Array, StringArray, Value};
 
 const TOKENIZER: &str = "tokenizer.json";
-/// SentencePiece's character for a space.
+/// Character that stands for a space in SentencePiece.
 const SPACE: &str = "\u{2581}";
-/// Score of tokens that no merge makes; lower than all others.
+/// Score of tokens that no merge makes. It is lower than all other scores.
 const NEVER_MERGED: f32 = -1e6;
 
-/// Returns the keys of a checkpoint's vocabulary. `rows` is the number of rows of the embedding
+/// Returns the GGUF keys of a checkpoint's tokenizer. `rows` is the number of rows of the embedding
 /// table.
 pub(super) fn keys(
     folder: &Path,
@@ -77,7 +78,7 @@ pub(super) fn keys(
     for (key, id) in roles.ids {
         put(key, id.into());
     }
-    // WordPiece has another key for the token at the end.
+    // For WordPiece, another key states whether a token is added at the end.
     let add_sep = roles.add_eos.filter(|_| WordPieces::is_such(&file));
     for (key, flag) in [("add_bos_token", roles.add_bos), ("add_eos_token", roles.add_eos), ("add_sep_token", add_sep)]
     {
@@ -88,8 +89,8 @@ pub(super) fn keys(
     Ok(keys)
 }
 
-/// Returns the file of tokens: `tokenizer.json`, or a list of word pieces. Without one, warns and
-/// returns `None`.
+/// Returns the path of the tokenizer: `tokenizer.json`, or BERT's list of words. If neither exists,
+/// warns and returns `None`.
 fn path(folder: &Path, config: &Config, tokenizer_config: &Json) -> Result<Option<PathBuf>, CheckpointError> {
     let path = folder.join(TOKENIZER);
     let list = word_pieces::has_list(folder, tokenizer_config, config.text(&["model_type"])?);
@@ -109,9 +110,9 @@ fn wrong(path: &Path, key: &str, found: String, expected: &str) -> CheckpointErr
     CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
 }
 
-/// Returns the number of tokens: the `rows` of the embedding table. A missing table is reported
-/// later; the largest id then gives the number. Warns if the tokens are unigrams, and returns
-/// `None`.
+/// Returns the number of tokens, which is the number of `rows` of the embedding table. If the table
+/// is missing, which is reported later, it follows from the largest token id. If the tokens are
+/// unigrams, warns and returns `None`.
 fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, CheckpointError> {
     const KEY: &str = "model.vocab";
     let Vocabulary::Ids(ids) = &file.model.vocab else {
@@ -136,8 +137,8 @@ fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, Check
     Ok(Some(count))
 }
 
-/// Removes added tokens without a row, with a warning for each. They are mostly for images: the
-/// embedding table of a text model has no rows for them.
+/// Removes added tokens without a row in the embedding table, with a warning for each. They are
+/// mostly image tokens, for which a text model has no rows.
 fn leave_out(path: &Path, added: &mut Vec<AddedToken>, count: u64) {
     added.retain(|token| {
         let has_row = u64::from(token.id) < count;
@@ -149,7 +150,7 @@ fn leave_out(path: &Path, added: &mut Vec<AddedToken>, count: u64) {
     });
 }
 
-/// A vocabulary whose ids are valid.
+/// Vocabulary whose token ids were checked.
 struct VocabularySource<'a> {
     path: &'a Path,
     file: &'a File,
@@ -159,10 +160,10 @@ struct VocabularySource<'a> {
     pieces: PieceTokenizer,
 }
 
-/// Tokens by id.
+/// Tokens in the order of their ids.
 struct Tokens {
     texts: StringArray,
-    /// ggml's types.
+    /// Type of each token, as ggml's number.
     types: Vec<i32>,
 }
 
@@ -171,7 +172,7 @@ impl VocabularySource<'_> {
         wrong(self.path, key, found, expected)
     }
 
-    /// Returns the id of a token.
+    /// Returns the id of the token `text`.
     fn id_of(&self, text: &str) -> Option<u32> {
         let added = self.file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
         added.or_else(|| self.ids.get(text).copied().filter(|id| (*id as usize) < self.count))
@@ -216,7 +217,7 @@ impl VocabularySource<'_> {
         Ok(Tokens { texts: texts.iter().zip(&types).enumerate().map(spelled).collect(), types })
     }
 
-    /// Returns the keys of the algorithm, or `None` if it is not supported.
+    /// Returns the keys of the tokenizer algorithm; `None` if it is not supported.
     fn model(&self) -> Result<Option<Vec<(&'static str, Value)>>, CheckpointError> {
         if self.file.model.byte_fallback {
             return Ok(Some(match self.pieces {
@@ -247,7 +248,7 @@ impl VocabularySource<'_> {
         Ok(Some(vec![("model", "gpt2".into()), ("pre", name.into()), ("merges", self.merges()?)]))
     }
 
-    /// Returns the sides of the merge at this index.
+    /// Returns the two tokens of the merge with this rank.
     fn sides<'m>(&self, rank: usize, merge: &'m Merge) -> Result<(&'m str, &'m str), CheckpointError> {
         merge.sides().ok_or_else(|| {
             self.wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
@@ -280,7 +281,8 @@ impl VocabularySource<'_> {
     }
 }
 
-/// Enables lowercasing of text before it is split, like `do_lower_case` of sentence-transformers.
+/// Makes the tokenizer lowercase a text before it is split, like `do_lower_case` of
+/// sentence-transformers.
 ///
 /// # Errors
 /// When the tokenizer does not support lowercasing.
@@ -298,7 +300,8 @@ pub(super) fn lowercase(folder: &Path, keys: &mut [(Box<str>, Value)]) -> Result
     Ok(())
 }
 
-/// Returns whether a token is a control token by its text, as in llama.cpp's converter.
+/// Returns whether a token's text looks like that of a control token, by the rules of llama.cpp's
+/// converter.
 fn looks_special(text: &str) -> bool {
     let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -307,7 +310,7 @@ fn looks_special(text: &str) -> bool {
         || between("<unused", ">")
 }
 
-/// Returns whether the tokenizer adds a leading space to a text (SentencePiece).
+/// Returns whether the tokenizer adds a space before a text (SentencePiece).
 fn leading_space(file: &File) -> bool {
     sequence(&file.normalizer).iter().any(|part| kind(part) == "Prepend")
         || sequence(&file.pre_tokenizer).iter().any(|part| {
@@ -317,7 +320,8 @@ fn leading_space(file: &File) -> bool {
         })
 }
 
-/// Returns the name of the pre-tokenizer with the same patterns as the file.
+/// Returns GGUF's name of the pre-tokenizer that has the same patterns as the file; `None` without
+/// such a pre-tokenizer.
 fn pre_tokenizer(file: &File) -> Option<&'static str> {
     let mut patterns: Vec<String> = Vec::new();
     for part in sequence(&file.pre_tokenizer) {

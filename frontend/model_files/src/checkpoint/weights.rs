@@ -1,4 +1,4 @@
-//! Weights of stored tensors: numbers, or codes with their scales.
+//! Reader of stored weights: numbers, or codes with their scales.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,20 @@ use super::quantisation::{PACKED, Quantisation};
 use super::safetensors::Entry;
 use super::shards::{Shards, StoredTensor};
 
-/// Types of bytes that hold two four-bit numbers.
+/// Element types of tensors whose bytes hold two four-bit numbers.
 const CODES: [&str; 2] = ["I8", "U8"];
-/// Name endings of scales of activations, which are not quantised here.
+/// Name endings of scales for quantised activations, which are not used here.
 const ACTIVATION_ENDS: [&str; 5] = [".input_scale", ".input_global_scale", ".activation_scale", ".k_scale", ".v_scale"];
-/// Name endings of the number that multiplies an NVFP4 matrix, and of the number that divides it
-/// (ModelOpt, compressed-tensors).
+/// Name endings of a number that multiplies an NVFP4 matrix (ModelOpt), and of a number that
+/// divides it (compressed-tensors).
 const FACTORS: [(&str, Change); 2] = [("_scale_2", Change::Keep), ("_global_scale", Change::Inverse)];
 
-/// Numbers of machines among which matrices were divided by rows before quantisation: those of
-/// published models, and one.
+/// Numbers of machines that published models may have been divided among, by rows, before
+/// quantisation; 1 means undivided.
 const RANKS: [u64; 3] = [8, 4, 1];
 
-/// Returns the number of machines that quantised FP8 matrices, each its own rows: the number that
-/// fits the scales, otherwise 1. `ends` are the name endings of these matrices.
+/// Returns the number of machines that quantised FP8 matrices, each its own rows. It is the number
+/// that fits the scales, otherwise 1. `ends` are the name endings of these matrices.
 fn ranks(shards: &Shards, quantisation: &Quantisation, ends: &[&str]) -> u64 {
     let Some([block, _]) = quantisation.block else { return 1 };
     let of_ends = shards.tensors.iter().filter(|(name, _)| ends.iter().any(|end| name.ends_with(end)));
@@ -44,15 +44,15 @@ fn ranks(shards: &Shards, quantisation: &Quantisation, ends: &[&str]) -> u64 {
     RANKS.into_iter().find(|ranks| !shapes.is_empty() && fits(ranks)).unwrap_or(1)
 }
 
-/// Returns weights with their scales, by the names that they have without quantisation. A matrix
-/// listed in `by_rank` that several machines quantised becomes several matrices, from `weight.0`
-/// on. Vectors with a factor vector get it as their scales.
+/// Returns all weights with their scales, by the names that they would have without quantisation. A
+/// matrix in the family's `by_rank` that several machines quantised becomes several matrices:
+/// `weight.0` and so on. A vector in `scaled_vectors` gets its factors as scales.
 pub(super) fn weights(
     shards: &Shards,
     quantisation: &Quantisation,
     &Family { by_rank, scaled_vectors, .. }: &Family,
 ) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
-    // Removes duplicate schemes, because each scheme is checked against each tensor.
+    // Duplicate schemes are removed, because each scheme is compared with each tensor.
     let mut schemes: Vec<Scheme> = Vec::new();
     for scheme in quantisation.integers.values().flatten() {
         if !schemes.contains(&scheme) {
@@ -79,16 +79,16 @@ pub(super) fn weights(
     Ok(weights)
 }
 
-/// Stored tensors, and how their quantisation divides weights among them.
+/// Stored tensors, and the settings that determine how weights are read from them.
 struct WeightReader<'a> {
     shards: &'a Shards,
     quantisation: &'a Quantisation,
     schemes: Vec<Scheme>,
-    /// Name endings of matrices that several machines quantised.
+    /// Name endings of matrices that several machines may have quantised.
     by_rank: &'a [&'a str],
-    /// Name endings of vectors, and of the vectors with their factors.
+    /// Name endings of vectors, each with the name ending of the vector of its factors.
     scaled_vectors: &'a [(&'a str, &'a str)],
-    /// Number of machines that quantised a part of each matrix.
+    /// Number of machines that each quantised a part of these matrices.
     ranks: u64,
 }
 
@@ -99,7 +99,7 @@ impl WeightReader<'_> {
         tensors.contains_key(name) || tensors.contains_key(&*format!("{name}{PACKED}"))
     }
 
-    /// Returns whether a tensor belongs to another one, such as its scales.
+    /// Returns whether a tensor only belongs to another tensor, for example as its scales.
     fn is_scale(&self, name: &str) -> bool {
         let tensors = &self.shards.tensors;
         let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
@@ -127,7 +127,8 @@ impl WeightReader<'_> {
         found.map(|(name, scales)| (&**name, scales))
     }
 
-    /// Returns the weight with its name, if the tensor has codes that another tensor explains.
+    /// Returns the weight that a quantised tensor holds, and its name. Returns `None` if the tensor
+    /// is not quantised, or is FP8.
     fn quantised_weight(
         &self,
         name: &str,
@@ -163,18 +164,21 @@ impl WeightReader<'_> {
         Ok(None)
     }
 
-    /// Returns the weight of a tensor of numbers, or the weights of several machines.
+    /// Returns the weight of a tensor of numbers, or several weights if several machines quantised
+    /// it.
     fn numbers(&self, name: &str, stored: &StoredTensor) -> Result<Vec<(Box<str>, Array)>, CheckpointError> {
         let (shards, entry) = (self.shards, &stored.entry);
         let extent = stored.extent();
         let one = |array| Ok(vec![(name.into(), array)]);
         let Some(element) = entry.dtype.element else {
-            // Counters, tables of tokenizers and the like are refused only if a weight needs them.
+            // Other integer tensors, such as counters and tokenizer tables, are an error only if a
+            // weight needs them.
             let integers = ["I32", "I64"].contains(&entry.dtype.name);
             let table = Array::integers(extent, entry.dtype.name, entry.dtype.bytes, &entry.shape).filter(|_| integers);
             return one(table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
         };
-        // Empty tensors are refused only if a weight needs them: unused encoders may have some.
+        // Empty tensors are an error only if a weight needs them: unused encoders may have such
+        // tensors.
         if entry.shape.contains(&0) {
             return one(Array::unreadable("empty"));
         }
@@ -210,7 +214,7 @@ impl WeightReader<'_> {
     }
 }
 
-/// Returns the scales of a vector, one for each number: another vector of the same length.
+/// Returns the scales of a vector. They are the vector `name`, which has a scale for each number.
 fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales, CheckpointError> {
     let missing = || CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
     let factors = shards.tensors.get(name).ok_or_else(missing)?;
@@ -229,8 +233,8 @@ fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales
     }
 }
 
-/// Returns the rows of one machine with their own scales; all machines have the same number of
-/// rows.
+/// Returns the rows that machine `rank` quantised, with their scales. All machines have the same
+/// number of rows.
 fn rank_rows(
     shards: &Shards,
     name: &str,
@@ -256,8 +260,8 @@ fn rank_rows(
     Ok(array)
 }
 
-/// Returns the scales of one or several FP8 matrices of the same shape: by blocks, by rows, or a
-/// single one.
+/// Returns the scales of one or several FP8 matrices of the same shape. Each block, each row or
+/// each matrix has a scale.
 fn scales(
     shards: &Shards,
     weight: &str,
@@ -277,7 +281,7 @@ fn scales(
     let (Some((&columns, lead)), false) = (shape.split_last(), shape.contains(&0)) else {
         return Err(shards.wrong(weight, format!("{shape:?}"), "a matrix"));
     };
-    // No dimension is 0 from here on, so no product is larger than the file.
+    // No dimension is 0 from here on, so products of dimensions are at most the file's length.
     if found.shape.contains(&0) {
         return Err(shards.wrong(name, format!("{:?}", found.shape), "at least one scale"));
     }
@@ -285,7 +289,8 @@ fn scales(
     let count: u64 = found.shape.iter().product();
     let shape_of = |block: [u64; 2]| -> Option<Vec<u64>> {
         let (&of_rows, outer) = lead.split_last()?;
-        // Matrices are concatenated; a block must not extend from one to the next.
+        // The matrices are concatenated here. A block must not extend from one matrix into the
+        // next.
         if !outer.is_empty() && !of_rows.is_multiple_of(block[0]) {
             return None;
         }
@@ -308,8 +313,8 @@ fn scales(
 }
 
 /// Returns a matrix of MXFP4 (DeepSeek-V4, compressed-tensors) or NVFP4 (ModelOpt,
-/// compressed-tensors). Bytes are `[.., rows, columns / 2]` with two adjacent columns in a byte;
-/// scales are `[.., rows, columns / 32]` or `[.., rows, columns / 16]`.
+/// compressed-tensors). The bytes are `[.., rows, columns / 2]`; each holds two adjacent columns.
+/// The scales are `[.., rows, columns / 32]` (MXFP4) or `[.., rows, columns / 16]` (NVFP4).
 fn pairs(
     shards: &Shards,
     name: &str,
@@ -342,7 +347,7 @@ fn pairs(
     blocks_of(element, stored.extent(), &units, scales_extent).ok_or_else(|| wrong("a matrix".to_owned()))
 }
 
-/// Returns the additional factor on an NVFP4 matrix, if it has one.
+/// Returns the additional factor on an NVFP4 matrix, if there is one.
 fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointError> {
     let found = FACTORS.iter().find_map(|(end, change)| {
         let name = format!("{weight}{end}");
@@ -357,7 +362,7 @@ fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointErro
     Ok(Some(array.with_change(change)))
 }
 
-/// Returns blocks of codes with their scales.
+/// Returns a view of blocks of codes with their scales.
 fn blocks_of(element: Element, extent: Extent, units: &[u64], scales: Extent) -> Option<Array> {
     let mut array = Array::whole(extent, element, units)?;
     array.set_scales(Scales {
@@ -370,8 +375,8 @@ fn blocks_of(element: Element, extent: Extent, units: &[u64], scales: Extent) ->
     Some(array)
 }
 
-/// Returns blocks of MXFP4 (gpt-oss): bytes `[.., rows, blocks, 16]`, with scales `[.., rows,
-/// blocks]`.
+/// Returns a matrix of MXFP4 as gpt-oss stores it. The bytes are `[.., rows, blocks, 16]`, and the
+/// scales are `[.., rows, blocks]`.
 fn blocks(
     shards: &Shards,
     name: &str,

@@ -1,7 +1,8 @@
-//! BERT's WordPiece in `tokenizer.json`, or as a list of words in `vocab.txt`.
+//! Reader of BERT's WordPiece tokenizer, from `tokenizer.json` or from a list of words in
+//! `vocab.txt`.
 //!
-//! In GGUF files a token that begins a word has the prefix `▁`. Other tokens lack the `##` of
-//! BERT's lists.
+//! In BERT's lists, a token that continues a word has the prefix `##`. In GGUF files, a token that
+//! begins a word has the prefix `▁`, and `##` is removed.
 //!
 //! ```text
 //! "un" -> "▁un"     "##able" -> "able"     "[CLS]" -> "[CLS]", a control token
@@ -14,15 +15,16 @@ use serde_json::{Value as Json, json};
 use super::error::CheckpointError;
 use super::tokenizer_json::{AddedToken, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
 
-/// Name of the list of words.
+/// Name of the file with the list of words.
 pub(super) const LIST: &str = "vocab.txt";
-/// Prefix of tokens that continue a word.
+/// Prefix of tokens that continue a word, in BERT's lists.
 const GOES_ON: &str = "##";
-/// SentencePiece's character for a space.
+/// Character that stands for a space in SentencePiece.
 const SPACE: char = '\u{2581}';
-/// Maximum length of a word that is looked up, in characters; fixed in the tokenizer.
+/// Maximum length of a word in characters. Longer words are not looked up. The tokenizer has the
+/// same constant.
 const LONGEST_WORD: u64 = 100;
-/// Control tokens of a list, by their keys in `tokenizer_config.json`.
+/// Control tokens of a list of words, each with its key in `tokenizer_config.json`.
 const CONTROL: [(&str, &str); 5] = [
     ("pad_token", "[PAD]"),
     ("unk_token", "[UNK]"),
@@ -31,7 +33,7 @@ const CONTROL: [(&str, &str); 5] = [
     ("mask_token", "[MASK]"),
 ];
 
-/// Changes to text before it is split into words.
+/// Changes that are made to a text before it is split into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WordPieces {
     pub lowercase: bool,
@@ -43,12 +45,12 @@ impl WordPieces {
     pub(super) fn is_such(file: &File) -> bool {
         match file.model.kind.as_deref() {
             Some(kind) => kind == "WordPiece",
-            // Older files do not have the type.
+            // Older files do not state the type of the model.
             None => file.model.continuing_subword_prefix.as_deref() == Some(GOES_ON),
         }
     }
 
-    /// Reads the steps before the model; `None` if a step is not BERT's.
+    /// Reads the steps before the model; `None` if a step is not one of BERT's.
     pub(super) fn read(file: &File) -> Option<WordPieces> {
         let (normalizers, cutters) = (sequence(&file.normalizer), sequence(&file.pre_tokenizer));
         let ([normalizer], [cutter]) = (&normalizers[..], &cutters[..]) else { return None };
@@ -62,7 +64,7 @@ impl WordPieces {
             .then(|| WordPieces { lowercase, strip_accents: flag("strip_accents").unwrap_or(lowercase) })
     }
 
-    /// Spells a token of text as GGUF files do.
+    /// Returns a token in the spelling of GGUF files.
     pub(super) fn spell(token: &str) -> String {
         match token.strip_prefix(GOES_ON) {
             Some(rest) => rest.to_owned(),
@@ -78,13 +80,13 @@ pub(super) fn has_list(folder: &Path, tokenizer_config: &Json, model_type: Optio
     is_bert && folder.join(LIST).is_file()
 }
 
-/// Reads a list of words as the `tokenizer.json` that transformers makes from it.
+/// Reads a list of words. Returns the `tokenizer.json` that transformers would make from it.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub(super) fn list(folder: &Path, tokenizer_config: &Json) -> Result<File, CheckpointError> {
     let text = ixc_files::read_text(&folder.join(LIST), MAX_BYTES)?;
-    // The last of equal words is used, as in transformers.
+    // If a word appears twice, the last id is used, as in transformers.
     let ids = text.lines().map(str::to_owned).zip(0..);
     let ids: std::collections::HashMap<String, u32> = ids.collect();
     let flag = |key: &str| tokenizer_config.get(key).and_then(Json::as_bool);

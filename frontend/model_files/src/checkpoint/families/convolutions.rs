@@ -43,7 +43,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// LFM2, dense and with experts.
+/// Rules for LFM2, dense and with experts.
 static LFM_2: &[Rule] = &[
     rule("model.embedding_norm", "token_embd_norm", plain),
     rule("model.layers.{L}.operator_norm", "blk.{L}.attn_norm", plain),
@@ -67,7 +67,7 @@ static LFM_2: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
 ];
 
-/// LFM3: gates of heads, and norms after blocks.
+/// Rules for LFM3: gates of heads, and norms after blocks.
 static LFM_3: &[Rule] = &[
     rule("model.layers.{L}.post_operator_norm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_ffn_norm", "blk.{L}.post_ffw_norm", plain),
@@ -99,7 +99,8 @@ fn lfm_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             heads_of_kinds(keys, &kinds(config)?)?;
             words.into_iter().map(|word| word == "sliding_attention").collect()
         }
-        // By default every second layer attends, and every second of these has the window.
+        // By default, every second layer has attention, and every second of these attention layers
+        // has the window.
         None => {
             let layers = config.require(&["num_hidden_layers"])?;
             let of = |layer| if layer % 2 == 0 && layer > 0 { Kind::Attention } else { Kind::Recurrent };

@@ -43,7 +43,7 @@ pub(super) static ROWS: &[Family] = &[
             "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
         ..USUAL
     },
-    // Image and audio tokens are input only: they have rows in the embedding table, but not in the
+    // Image and audio tokens are input only. They have rows in the embedding table, but not in the
     // output matrix.
     Family {
         model_types: &["apertus1p5_text", "apertus1p5"],
@@ -70,7 +70,8 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         ..USUAL
     },
-    // The multimodal model: additions to matrices for images and audio do not apply to text.
+    // This is the multimodal model. Its additional matrices (LoRA) for images and audio do not
+    // apply to text.
     Family {
         model_types: &["phi4mm", "phi4_multimodal"],
         architecture: "phi3",
@@ -147,8 +148,8 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["plamo"],
         architecture: "plamo",
         keys: |keys| {
-            // Configurations count one key head for each query head, although several query heads
-            // share one.
+            // `num_key_value_heads` in these configurations equals the number of query heads,
+            // although several query heads share a key head.
             let (heads, shared) =
                 (keys.config.require(&["num_attention_heads"])?, keys.config.require(&["n_shared_head"])?);
             keys.put("attention.head_count_kv", heads.checked_div(shared).unwrap_or(0));
@@ -191,7 +192,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["orion"],
         architecture: "orion",
-        // The model's norms are layer norms in spite of the name of the key.
+        // The model's norms are layer norms, in spite of the key's name `rms_norm_eps`.
         keys: |keys| keys.number("attention.layer_norm_epsilon", &["rms_norm_eps"]),
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         ..USUAL
@@ -206,7 +207,8 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["nanochat"],
         architecture: "nanochat",
         keys: |keys| {
-            // If the key is missing, the value of the released models applies.
+            // Without this key, the graph applies the limit of the released models. 0 is written to
+            // state that there is no limit.
             let cap = keys.config.number(&["final_logit_softcapping"])?.unwrap_or(0.0);
             keys.put("final_logit_softcapping", cap as f32);
             keys.refuse("attention_bias", |value| value.as_bool() == Some(true), "false")
@@ -236,7 +238,8 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["cohere"],
         architecture: "command-r",
         keys: |keys| {
-            // `max_position_embeddings` may be only the context of the first training phase.
+            // `max_position_embeddings` may state only the context length of the first training
+            // phase.
             keys.count("context_length", &["model_max_length", "max_position_embeddings"])?;
             keys.number("logit_scale", &["logit_scale"])
         },
@@ -265,7 +268,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "head_dim": 128}"#,
         ..USUAL
     },
-    // Vision models: for text, positions of all sections are equal.
+    // These are vision models. In text, all sections of RoPE have the same positions.
     Family {
         model_types: &["glm4v_text", "glm4v", "glm46v", "glmga"],
         architecture: "glm4",
@@ -322,7 +325,7 @@ pub(super) static ROWS: &[Family] = &[
 /// Vocabulary size of Baichuan 2, which identifies the model.
 const BAICHUAN_2_TOKENS: u32 = 125_696;
 
-/// Apertus: parameters of activations are keys.
+/// Rules for Apertus: parameters of activations become keys.
 static APERTUS: &[Rule] = &[
     rule("model.layers.{L}.attention_layernorm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.feedforward_layernorm", "blk.{L}.ffn_norm", plain),
@@ -332,13 +335,13 @@ static APERTUS: &[Rule] = &[
     rule("model.layers.{L}.mlp.act_fn.eps", "", skip),
 ];
 
-/// ERNIE 4.5, dense and with experts.
+/// Rules for ERNIE 4.5, dense and with experts.
 pub(super) static ERNIE: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj.weight", "blk.{L}.attn_{P}.weight", query_key_value),
     rule("model.layers.{L}.mlp.moe_statics.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", row),
 ];
 
-/// Phi-1 and Phi-2.
+/// Rules for Phi-1 and Phi-2.
 static PHI_2: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
     rule("model.layers.{L}.self_attn.dense", "blk.{L}.attn_output", plain),
@@ -346,7 +349,7 @@ static PHI_2: &[Rule] = &[
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
 ];
 
-/// nanochat: RoPE rotates in the opposite direction.
+/// Rules for nanochat, whose RoPE rotates in the opposite direction.
 static NANOCHAT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_turned_back),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_turned_back),
@@ -354,42 +357,43 @@ static NANOCHAT: &[Rule] = &[
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
 ];
 
-/// Spark X2.5: queries, keys and values in one matrix, and a gate for each head.
+/// Rules for Spark X2.5: queries, keys and values have one matrix, and each head has a gate.
 static SPARK: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_k_v_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
 ];
 
-/// StableLM: larger models have a norm for each head.
+/// Rules for StableLM: the larger models have a norm for each head.
 static STABLELM: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_layernorm.norms.{Q}", "blk.{L}.attn_q_norm", plain),
     rule("model.layers.{L}.self_attn.k_layernorm.norms.{K}", "blk.{L}.attn_k_norm", plain),
 ];
 
-/// StarCoder 2.
+/// Rules for StarCoder 2.
 static STARCODER_2: &[Rule] = &[
     rule("model.layers.{L}.mlp.c_fc", "blk.{L}.ffn_up", plain),
     rule("model.layers.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// Nemotron: norms multiply by `1 + weight`.
+/// Rules for Nemotron, whose norms multiply by `1 + weight`.
 static NEMOTRON: &[Rule] = &[
     rule("model.norm.weight", "output_norm.weight", plus_one),
     rule("model.layers.{L}.input_layernorm.weight", "blk.{L}.attn_norm.weight", plus_one),
     rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.ffn_norm.weight", plus_one),
 ];
 
-/// GLM-4 of 2025: norms before and after each block, and one matrix for gates and up.
+/// Rules for GLM-4 of 2025: norms precede and follow each block, and the gate and up matrices are
+/// one matrix.
 static GLM_4: &[Rule] = &[
     rule("model.layers.{L}.post_self_attn_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
     rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// GLM-4 of 2024.
+/// Rules for GLM-4 of 2024, in files that transformers' class reads.
 static GLM: &[Rule] = &[rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain)];
 
-/// GLM-4 of 2024 and ChatGLM 3, in files with their own code.
+/// Rules for GLM-4 of 2024 and ChatGLM 3, in files that come with their own code.
 static CHATGLM: &[Rule] = &[
     rule("model.embedding.word_embeddings", "token_embd", plain),
     rule("model.encoder.final_layernorm", "output_norm", plain),
@@ -403,19 +407,20 @@ static CHATGLM: &[Rule] = &[
     rule("model.encoder.layers.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
 ];
 
-/// Hunyuan, dense.
+/// Rules for Hunyuan, dense.
 static HUNYUAN: &[Rule] = &[
     rule("model.layers.{L}.self_attn.query_layernorm", "blk.{L}.attn_q_norm", plain),
     rule("model.layers.{L}.self_attn.key_layernorm", "blk.{L}.attn_k_norm", plain),
 ];
 
-/// Phi-3: one matrix for queries, keys and values, one for gates and up.
+/// Rules for Phi-3: queries, keys and values have one matrix, and so have gate and up.
 static PHI_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Phi-4-multimodal: base matrices, and their additions (LoRA) for images and audio.
+/// Rules for Phi-4-multimodal: base matrices are kept, and additional matrices (LoRA) for images
+/// and audio are dropped.
 static PHI_4_MULTIMODAL: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj.base_layer", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.o_proj.base_layer", "blk.{L}.attn_output", plain),
@@ -439,10 +444,10 @@ static PHI_4_MULTIMODAL: &[Rule] = &[
     rule("model.layers.{L}.mlp.down_proj.lora_B.speech", "", skip),
 ];
 
-/// Embedding table, limited to the rows of the output matrix.
+/// Rule that limits the embedding table to the rows of the output matrix.
 static TEXT_ALONE: &[Rule] = &[rule("model.embed_tokens.weight", "token_embd.weight", rows_of_vocabulary)];
 
-/// PLaMo 1: heads that share a key are not adjacent.
+/// Rules for PLaMo 1, in which the query heads that share a key head are not adjacent.
 static PLAMO: &[Rule] = &[
     rule("model.layers.layers.{L}.norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_in_turns),
@@ -455,7 +460,8 @@ static PLAMO: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// PLaMo 2 and 3: norms of the residual stream add a constant to the stored weight.
+/// Rules for PLaMo 2 and 3. Their norms of the residual stream multiply by the stored weight plus a
+/// constant.
 pub(super) static PLAMO_BLOCKS: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.layers.{L}.pre_mixer_norm", "blk.{L}.attn_norm", plus_one),
@@ -467,18 +473,19 @@ pub(super) static PLAMO_BLOCKS: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// PLaMo 3: norms of queries and keys also add 1; gates and up are one matrix.
+/// Rules for PLaMo 3: norms of queries and keys multiply by `1 + weight`, and the gate and up
+/// matrices are one matrix.
 static PLAMO_3: &[Rule] = &[
     rule("model.layers.layers.{L}.mixer.q_norm", "blk.{L}.attn_q_norm", plus_one),
     rule("model.layers.layers.{L}.mixer.k_norm", "blk.{L}.attn_k_norm", plus_one),
     rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Baichuan: queries, keys and values in one matrix, one after the other.
+/// Rules for Baichuan: one matrix has the rows of queries, keys and values, one after the other.
 static BAICHUAN: &[Rule] =
     &[rule("model.layers.{L}.self_attn.W_pack.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value)];
 
-/// Output matrix whose rows the model divides by their length.
+/// Rule for an output matrix whose rows the model divides by their length.
 static UNIT_HEAD: &[Rule] = &[rule("lm_head.weight", "output.weight", unit_rows)];
 
 fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
@@ -487,7 +494,7 @@ fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.windows()?;
     keys.rotated_part(1.0)?;
-    // The default is the length of the rotated part in other layers.
+    // Without this key, RoPE rotates as many elements as in layers without a window.
     if let Some(share) = keys.local_rope_number("partial_rotary_factor")? {
         let dims = f64::from(keys.config.require(&["head_dim"])?) * share;
         if !(0.0..=f64::from(u32::MAX)).contains(&dims) {
@@ -499,14 +506,15 @@ fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn baichuan(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    // Models with ALiBi have another key for their context than models with RoPE.
+    // Configurations of models with ALiBi state their context under another key than models with
+    // RoPE.
     if keys.config.value("max_position_embeddings").is_none() {
         keys.put("attention.max_alibi_bias", 8f32);
     }
     Ok(())
 }
 
-/// Refuses activations other than the GELU of graphs.
+/// Refuses activations other than the approximation of GELU that graphs have.
 pub(super) fn gelu(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     let known = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
     let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !known.contains(&name));
@@ -520,7 +528,7 @@ fn hunyuan_vl(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(alpha) = keys.rope_number("alpha")? {
         keys.put("rope.scaling.alpha", alpha as f32);
     }
-    // Without NTK scaling, RoPE is not scaled.
+    // Only the base is scaled (NTK), so RoPE itself has no scaling.
     keys.put("rope.scaling.type", "none");
     keys.put("rope.scaling.factor", keys.rope_number("factor")?.unwrap_or(1.0) as f32);
     keys.count("rope.scaling.original_context_length", &["max_position_embeddings"])

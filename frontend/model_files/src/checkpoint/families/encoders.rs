@@ -1,4 +1,5 @@
-//! Encoders: models that read a whole text and return hidden states for embeddings.
+//! Encoders: models that read a whole text and return hidden states, from which embeddings are
+//! made.
 
 use super::super::conversions::{plain, rows_of_context, skip};
 use super::super::error::CheckpointError;
@@ -6,7 +7,7 @@ use super::super::keys::Keys;
 use super::super::names::{Rule, rule};
 use super::{Family, USUAL, gemma};
 
-/// Tables that are F32 in GGUF files, whatever their type in the folder.
+/// Tables that are F32 in GGUF files, whatever type they have in the folder.
 const TABLES: [&str; 2] = ["position_embd.weight", "token_types.weight"];
 
 pub(super) static ROWS: &[Family] = &[
@@ -50,7 +51,8 @@ pub(super) static ROWS: &[Family] = &[
             "local_attention": 128, "global_attn_every_n_layers": 3, "hidden_activation": "gelu"}"#,
         ..USUAL
     },
-    // EmbeddingGemma has the same name as Gemma 3; only the key in `applies` distinguishes them.
+    // EmbeddingGemma has the same `model_type` as Gemma 3. Only the key that `applies` reads
+    // distinguishes them.
     Family {
         model_types: &["gemma3_text", "gemma3"],
         architecture: "gemma-embedding",
@@ -64,7 +66,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// BERT: norms follow sums. Older files call the parts of a norm `gamma` and `beta`.
+/// Rules for BERT: norms follow the addition of each block's output. Older files call a norm's
+/// weight and bias `gamma` and `beta`.
 static BERT: &[Rule] = &[
     rule("embeddings.word_embeddings", "token_embd", plain),
     rule("embeddings.position_embeddings", "position_embd", rows_of_context),
@@ -85,7 +88,7 @@ static BERT: &[Rule] = &[
     rule("encoder.layer.{L}.output.LayerNorm", "blk.{L}.layer_output_norm", plain),
     rule("encoder.layer.{L}.output.LayerNorm.gamma", "blk.{L}.layer_output_norm.weight", plain),
     rule("encoder.layer.{L}.output.LayerNorm.beta", "blk.{L}.layer_output_norm.bias", plain),
-    // Heads that only BERT's training uses.
+    // These output layers serve only BERT's training.
     rule("pooler.dense", "", skip),
     rule("cls.predictions", "", skip),
     rule("cls.predictions.decoder", "", skip),
@@ -96,7 +99,7 @@ static BERT: &[Rule] = &[
     rule("cls.seq_relationship", "", skip),
 ];
 
-/// Nomic Embed: gate and up of the network have numbers as names.
+/// Rules for Nomic Embed: the network's gate and up matrices have numbers in their names.
 static NOMIC: &[Rule] = &[
     rule("embeddings.word_embeddings", "token_embd", plain),
     rule("embeddings.token_type_embeddings", "token_types", plain),
@@ -110,7 +113,7 @@ static NOMIC: &[Rule] = &[
     rule("encoder.layers.{L}.norm2", "blk.{L}.layer_output_norm", plain),
 ];
 
-/// ModernBERT: the first layer has no norm before attention.
+/// Rules for ModernBERT: the first layer has no norm before attention.
 static MODERN: &[Rule] = &[
     rule("embeddings.tok_embeddings", "token_embd", plain),
     rule("model.embeddings.tok_embeddings", "token_embd", plain),
@@ -124,13 +127,13 @@ static MODERN: &[Rule] = &[
     rule("model.layers.{L}.mlp.Wo", "blk.{L}.ffn_down", plain),
     rule("final_norm", "output_norm", plain),
     rule("model.final_norm", "output_norm", plain),
-    // The head for training.
+    // This output layer serves only training.
     rule("head.dense", "", skip),
     rule("head.norm", "", skip),
     rule("model.decoder", "", skip),
 ];
 
-/// Matrices of sentence-transformers after EmbeddingGemma's mean pooling.
+/// Rules for the matrices of sentence-transformers after EmbeddingGemma's mean pooling.
 static DENSE: &[Rule] = &[rule("dense_2.linear", "dense_2", plain), rule("dense_3.linear", "dense_3", plain)];
 
 /// Marks attention as not causal, and refuses configurations with causal attention.
@@ -147,8 +150,8 @@ fn bert(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("position_embedding_type", |value| value.as_str() != Some("absolute"), "absolute")
 }
 
-/// Puts keys of Nomic Embed. Configurations on the hub have GPT-2's names; those that transformers
-/// writes have other names.
+/// Puts the keys of Nomic Embed. Configurations on the Hugging Face Hub have GPT-2's names;
+/// configurations that transformers writes have other names.
 fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     not_causal(keys)?;
     let is_true = |value: &serde_json::Value| value.as_bool() == Some(true);
@@ -161,7 +164,7 @@ fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("activation_function", |value| value.as_str() != Some("swiglu"), "swiglu")?;
     keys.count("feed_forward_length", &["n_inner", "intermediate_size"])?;
     keys.number("rope.freq_base", &["rotary_emb_base"])?;
-    // For texts beyond the training length, the hub's code changes RoPE with the length.
+    // For longer texts than in training, the code on the Hub changes RoPE with the text length.
     const TRAINED: u32 = 2048;
     if let Some(positions) = keys.config.count(&["n_positions"])? {
         let trained = keys.config.count(&["max_trained_positions"])?.unwrap_or(TRAINED);
@@ -170,7 +173,7 @@ fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Puts keys of ModernBERT, whose window has equal halves before and after a token.
+/// Puts the keys of ModernBERT. Half of its window is before a token and half after it.
 fn modern(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     not_causal(keys)?;
     keys.number("attention.layer_norm_epsilon", &["norm_eps"])?;

@@ -1,5 +1,5 @@
-//! Models of no other family with routed experts and no shared ones, in all layers or after dense
-//! layers.
+//! Models with routed experts, but no shared experts, in all layers or after dense layers. Models
+//! of other families are not here.
 
 use super::super::conversions::{
     gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain, query_key_value_of_layer, skip, transpose,
@@ -16,7 +16,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["olmoe"],
         architecture: "olmoe",
         keys: |keys| {
-            // This limit would apply after normalisation, unlike OLMo's.
+            // OLMoE would apply this limit after the norm of queries and keys, unlike OLMo.
             keys.refuse("clip_qkv", |_| true, "null")?;
             keys.normalise(&["norm_topk_prob"])
         },
@@ -43,7 +43,7 @@ pub(super) static ROWS: &[Family] = &[
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
         ..USUAL
     },
-    // The limit of gates is a constant in the model's code, without a key.
+    // The limit of gates is a constant in the model's code, so the configuration has no key for it.
     Family {
         model_types: &["maple"],
         architecture: "maple",
@@ -93,7 +93,8 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_seq_len": 2048}"#,
         ..USUAL
     },
-    // Grok 2's `model_type` does not identify a decoder, so the class does.
+    // The `model_type` of Grok 2 does not identify a decoder, so the class name in `architectures`
+    // does.
     Family {
         model_types: &["Grok1ForCausalLM", "Grok1ModelForCausalLM"],
         architecture: "grok",
@@ -104,7 +105,7 @@ pub(super) static ROWS: &[Family] = &[
             "tie_word_embeddings": false}"#,
         ..USUAL
     },
-    // Names in files that others converted from the release.
+    // These are the tensor names in files of Grok 1 that others converted from the release.
     Family {
         model_types: &["grok-1"],
         architecture: "grok",
@@ -120,7 +121,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "grovemoe",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
-            // These values are constants in the model's code, without keys.
+            // These values are constants in the model's code, so the configuration has no keys for
+            // them.
             let width = keys.config.count(&["head_dim"])?.unwrap_or(128);
             keys.put("expert_chunk_feed_forward_length", width);
             keys.put("experts_per_group", 2u32);
@@ -147,8 +149,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "minimax-m2",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["intermediate_size"])?;
-            // Configurations have the number of rotated elements; those of transformers have their
-            // share.
+            // Published configurations state the number of rotated elements. Configurations that
+            // transformers writes state their share of the head.
             match keys.config.has("rotary_dim") {
                 true => keys.count("rope.dimension_count", &["rotary_dim"]),
                 false => keys.rotated_part(1.0),
@@ -156,7 +158,7 @@ pub(super) static ROWS: &[Family] = &[
         },
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
-        // MiniMax-01 has the same `model_type`.
+        // MiniMax-01 has the same `model_type`, but some layers with linear attention.
         applies: |config| Ok(!attends_linearly(config)?),
         ..USUAL
     },
@@ -183,7 +185,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// DBRX: one matrix has all experts.
+/// Rules for DBRX: one matrix has the rows of all experts.
 static DBRX: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.norm_f", "output_norm", plain),
@@ -225,7 +227,7 @@ fn dbrx(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Grok 1.
+/// Rules for Grok 1.
 static GROK_1: &[Rule] = &[
     rule("model.in_out_embed", "token_embd", plain),
     rule("model.rms_norm", "output_norm", plain),
@@ -243,7 +245,7 @@ static GROK_1: &[Rule] = &[
     rule("model.decoder_layer.{L}.moe.{E}.linear_1", "blk.{L}.ffn_down_exps", plain),
 ];
 
-/// Grok 2: norms have other names.
+/// Rules for Grok 2, whose norms have other names.
 static GROK_2: &[Rule] = &[
     rule("model.layers.{L}.pre_attn_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.post_attn_norm", "blk.{L}.attn_output_norm", plain),
@@ -258,11 +260,11 @@ fn grok_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if !keys.has("attention.output_scale") {
         keys.put("attention.output_scale", f64::from(config.require(&["head_dim"])?).powf(-0.5) as f32);
     }
-    // A value below 1 means none.
+    // A value below 1 means that there is no temperature.
     if let Some(length) = config.number(&["attn_temperature_len"])?.filter(|length| *length >= 1.0) {
         keys.put("attention.temperature_length", length as u32);
     }
-    // llama.cpp's converter writes "original", which scales nothing, as YaRN.
+    // "original" means no scaling, but llama.cpp's converter writes YaRN for it.
     if let Some("original" | "yarn") = config.text(&["rope_type"])? {
         keys.put("rope.scaling.type", "yarn");
         for (key, from) in [
@@ -290,7 +292,7 @@ fn grok(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])
 }
 
-/// GroveMoE: small experts that groups share, and biases that are not read.
+/// Rules for GroveMoE: groups of experts share small experts, and selection biases are dropped.
 static GROVE: &[Rule] = &[
     rule("model.layers.{L}.mlp.chunk_experts.{G}.gate_proj", "blk.{L}.ffn_gate_chexps", plain),
     rule("model.layers.{L}.mlp.chunk_experts.{G}.up_proj", "blk.{L}.ffn_up_chexps", plain),
@@ -298,7 +300,7 @@ static GROVE: &[Rule] = &[
     rule("model.layers.{L}.mlp.expert_bias", "", skip),
 ];
 
-/// SmallThinker: names of experts' matrices without `proj`.
+/// Rules for SmallThinker: the names of experts' matrices lack `proj`.
 static SMALL_THINKER: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.primary_router", "blk.{L}.ffn_gate_inp", plain),
     rule("model.layers.{L}.block_sparse_moe.experts.{E}.gate", "blk.{L}.ffn_gate_exps", plain),
@@ -306,8 +308,8 @@ static SMALL_THINKER: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.experts.{E}.down", "blk.{L}.ffn_down_exps", plain),
 ];
 
-/// Arctic: a dense network in parallel to the experts. The norm of the experts is named
-/// `post_attention_layernorm`.
+/// Rules for Arctic, which has a dense network in parallel to the experts. The experts' norm has
+/// the name `post_attention_layernorm`.
 static ARCTIC: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm_exps", plain),
     rule("model.layers.{L}.residual_layernorm", "blk.{L}.ffn_norm", plain),
@@ -316,7 +318,8 @@ static ARCTIC: &[Rule] = &[
     rule("model.layers.{L}.residual_mlp.w3", "blk.{L}.ffn_up", plain),
 ];
 
-/// Puts keys of SmallThinker: windows and RoPE are listed by layer, and must agree.
+/// Puts the keys of SmallThinker. Its configuration lists the layers with a window and those with
+/// RoPE. If some layers have a window, layers without one may not have RoPE.
 fn small_thinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.count("expert_count", &["moe_num_primary_experts"])?;
@@ -347,14 +350,15 @@ fn small_thinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// MiMo-V2, and V2.5 with one matrix for queries, keys and values.
+/// Rules for MiMo-V2, and for V2.5, whose queries, keys and values have one matrix.
 static MIMO_2: &[Rule] = &[
     rule("model.layers.{L}.self_attn.attention_sink_bias", "blk.{L}.attn_sinks.weight", plain),
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_{P}", query_key_value_of_layer),
     rule("model.layers.{L}.self_attn.qkv_proj.weight.{R}", "blk.{L}.attn_{P}.weight", query_key_value_of_layer),
 ];
 
-/// gpt-oss: transposed matrices of experts, or MXFP4 blocks that are not transposed.
+/// Rules for gpt-oss: matrices of experts are transposed, or are MXFP4 blocks that are not
+/// transposed.
 static GPT_OSS: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),

@@ -1,4 +1,4 @@
-//! Gemma.
+//! Gemma models.
 
 use super::super::conversions::{plain, plus_one, rows_for_all_tokens};
 use super::super::error::CheckpointError;
@@ -61,7 +61,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["gemma"],
         architecture: "gemma",
         tensors: &[GEMMA],
-        // "gelu" in published files means `gelu_pytorch_tanh`.
+        // In published files, "gelu" means the approximation `gelu_pytorch_tanh`.
         activations: &["gelu_pytorch_tanh", "gelu"],
         defaults: r#"{"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": true}"#,
         ..USUAL
@@ -95,7 +95,7 @@ pub(super) const GEMMA_3_DEFAULTS: &str = r#"{"hidden_size": 2304, "intermediate
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
     "rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "tie_word_embeddings": true}"#;
 
-/// Tokenizer of Gemma 4.
+/// Tokenizer of Gemma 4, whose vocabulary has merges instead of scores.
 const GEMMA_4_PIECES: PieceTokenizer = PieceTokenizer::Merged {
     name: "gemma4",
     visible: &[
@@ -109,14 +109,14 @@ const GEMMA_4_PIECES: PieceTokenizer = PieceTokenizer::Merged {
     ],
 };
 
-/// Gemma 1: norms multiply by `1 + weight`.
+/// Rules for Gemma 1, whose norms multiply by `1 + weight`.
 static GEMMA: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plus_one),
 ];
 
-/// Gemma 3: norms multiply by `1 + weight`, and come before and after each block.
+/// Rules for Gemma 3: norms precede and follow each block, and multiply by `1 + weight`.
 pub(super) static GEMMA_3: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -127,7 +127,8 @@ pub(super) static GEMMA_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", plus_one),
 ];
 
-/// Gemma 3n: norms multiply by the stored weight; matrices of streams are one tensor.
+/// Rules for Gemma 3n: norms multiply by the stored weight, and the matrices of all streams become
+/// one tensor.
 static GEMMA_3N: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.pre_feedforward_layernorm", "blk.{L}.ffn_norm", plain),
@@ -150,8 +151,8 @@ static GEMMA_3N: &[Rule] = &[
     rule("model.layers.{L}.post_per_layer_input_norm", "blk.{L}.post_norm", plain),
 ];
 
-/// Gemma 4: norms multiply by the stored weight. Experts run in parallel to the dense network;
-/// their gates and up are one tensor.
+/// Rules for Gemma 4: norms multiply by the stored weight. Experts are parallel to the dense
+/// network; their gate and up matrices are one tensor.
 static GEMMA_4: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.pre_feedforward_layernorm", "blk.{L}.ffn_norm", plain),
@@ -173,9 +174,10 @@ static GEMMA_4: &[Rule] = &[
     rule("model.layers.{L}.post_per_layer_input_norm", "blk.{L}.post_norm", plain),
 ];
 
-/// Puts the scale of attention scores and the limit of logits.
+/// Puts the factor on attention scores and the soft limit of logits.
 pub(super) fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    // The divisor is the root of this number. If it is the length of a head, files need no key.
+    // Scores are divided by the square root of this number. If it is the length of a head, GGUF
+    // files need no key.
     if let Some(scalar) = keys.config.number(&["query_pre_attn_scalar"])?
         && keys.config.number(&["head_dim"])? != Some(scalar)
     {
@@ -194,7 +196,8 @@ fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     scores(keys)?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
-    // If these keys are missing, the values of the released models apply.
+    // Without these keys, the graph applies the limits of the released models. 0 states that there
+    // is no limit.
     for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if !keys.has(cap) {
             keys.put(cap, 0f32);
@@ -209,7 +212,7 @@ fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     put_window(keys)
 }
 
-/// Puts keys of layers with a window, which have their own RoPE base.
+/// Puts the keys of layers with a window: its length, the layers, and their own RoPE base.
 pub(super) fn put_window(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(base) = keys.config.number(&["rope_local_base_freq"])? {
         keys.put("rope.freq_base_swa", base as f32);
@@ -219,7 +222,8 @@ pub(super) fn put_window(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.windows()
 }
 
-/// Puts keys of streams, of layers that share keys and values, and of sparse gates.
+/// Puts the keys of Gemma 3n: residual streams, layers that share keys and values, and sparse
+/// gates.
 fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     put_window(keys)?;
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
@@ -236,7 +240,8 @@ fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const SPARSITY: &str = "activation_sparsity_pattern";
     let parts = match config.numbers(SPARSITY)? {
         Some(parts) => parts,
-        // The default of the class: sparse gates in the first ten layers of deeper models.
+        // In transformers' class, the default is sparse gates in the first ten layers, if the model
+        // has more layers.
         None => (0..layers).map(|layer| if layers > 10 && layer < 10 { 0.95 } else { 0.0 }).collect(),
     };
     if let Some(part) = parts.iter().find(|part| !(0.0..1.0).contains(*part)) {
@@ -247,8 +252,8 @@ fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Returns the quantile of the standard normal distribution at probability `part`, as torch
-/// computes it in single precision; -inf for 0.
+/// Returns the quantile of the standard normal distribution at probability `part`: the number of
+/// standard deviations. It is computed as in torch, in single precision, and is -inf for 0.
 fn deviations_of_part(part: f32) -> f32 {
     let part = f64::from(part);
     if part <= 0.0 {
@@ -274,18 +279,18 @@ fn deviations_of_part(part: f32) -> f32 {
     (low / std::f64::consts::SQRT_2) as f32 * std::f32::consts::SQRT_2
 }
 
-/// Puts keys of layers with a window, whose heads have other sizes, and of the last layers, which
-/// share keys and values.
+/// Puts the keys of Gemma 4: layers with a window, whose heads have other sizes, and the last
+/// layers, which share keys and values.
 fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.refuse("use_bidirectional_attention", |value| value.as_str() == Some("all"), "null or vision")?;
     let layers = config.require(&["num_hidden_layers"])?;
     let windowed: Vec<bool> = match config.texts("layer_types")? {
         Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
-        // Every sixth layer and the last one have no window.
+        // By default, every sixth layer and the last layer have no window.
         None => (1..=layers).map(|layer| layer % 6 != 0 && layer != layers).collect(),
     };
-    // Newer configurations list the differences layer by layer.
+    // Newer configurations list, by layer, the keys that differ from those of other layers.
     let full = windowed.iter().position(|windowed| !windowed).map(|layer| layer.to_string());
     let own = match (config.object("per_layer_config")?, full) {
         (Some(layers), Some(full)) => layers.object(&full)?,
@@ -296,8 +301,8 @@ fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         found => Ok::<_, CheckpointError>(found),
     };
     let local = config.require(&["head_dim"])?;
-    // A missing entry of such a list means the value of other layers; older configurations use a
-    // default of the class.
+    // If this list lacks the length, it is that of layers with a window. For older configurations,
+    // the default is that of transformers' class.
     let usual = if config.has("per_layer_config") { local } else { 512 };
     let length = of_full("head_dim", "global_head_dim")?.unwrap_or(usual);
     for (key, length) in
@@ -305,7 +310,7 @@ fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     {
         keys.put(&format!("attention.{key}"), length);
     }
-    // The whole head is rotated; `rope_freqs` disables some pairs.
+    // RoPE counts the whole head as rotated; large divisors in `rope_freqs` disable some pairs.
     keys.put("rope.dimension_count", length);
     keys.put("rope.dimension_count_swa", local);
     let heads = config.require(&["num_key_value_heads"])?;

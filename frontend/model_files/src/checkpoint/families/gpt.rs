@@ -1,5 +1,5 @@
-//! GPT-2 and related models: learned positions, ALiBi or none, layer norms with biases, and
-//! networks without a gate, with a few exceptions.
+//! GPT-2 and related models. Most have learned positions or ALiBi, layer norms with biases, and
+//! networks without a gate.
 
 use super::super::conversions::{
     by_key_heads, embedding, embedding_and_logits, gate_up, key_value, logits, plain, query_value_key_of_four,
@@ -75,8 +75,8 @@ pub(super) static ROWS: &[Family] = &[
             let parallel = keys.config.flag(&["use_parallel_residual"])?.unwrap_or(true);
             keys.put("use_parallel_residual", parallel);
             keys.number("rope.freq_base", &["rotary_emb_base"])?;
-            // GPT-NeoX itself has an approximation of GELU. The other models have exact GELU, like
-            // the graph.
+            // GPT-NeoX itself has an approximation of GELU. All other models must have exact GELU,
+            // as the graph has it.
             let near = keys.config.require(&["hidden_size"])? == 6144;
             let expected = if near { "gelu_fast" } else { "gelu" };
             keys.refuse("hidden_act", |value| (value.as_str() == Some("gelu")) == near, expected)?;
@@ -127,7 +127,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"n_positions": 4096, "layer_norm_epsilon": 1e-5, "multi_query": true}"#,
         ..USUAL
     },
-    // With tied embeddings the two factors differ.
+    // If the embedding table is also the output matrix, each of them gets its own factor.
     Family {
         model_types: &["jais"],
         architecture: "jais",
@@ -147,7 +147,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// OPT.
+/// Rules for OPT.
 static OPT: &[Rule] = &[
     rule("model.decoder.embed_tokens", "token_embd", plain),
     rule("model.decoder.embed_positions.weight", "position_embd.weight", rows_behind_two),
@@ -162,7 +162,7 @@ static OPT: &[Rule] = &[
     rule("model.decoder.layers.{L}.fc2", "blk.{L}.ffn_down", plain),
 ];
 
-/// GPT-Neo.
+/// Rules for GPT-Neo.
 static GPT_NEO: &[Rule] = &[
     rule("model.h.{L}.attn.attention.q_proj", "blk.{L}.attn_q", plain),
     rule("model.h.{L}.attn.attention.k_proj", "blk.{L}.attn_k", plain),
@@ -172,7 +172,7 @@ static GPT_NEO: &[Rule] = &[
     rule("model.h.{L}.attn.attention.masked_bias", "", skip),
 ];
 
-/// GPT-J, and CodeGen, whose queries, values and keys are one matrix.
+/// Rules for GPT-J, and for CodeGen, whose queries, values and keys have one matrix.
 static GPT_J: &[Rule] = &[
     rule("model.h.{L}.attn.qkv_proj.weight", "blk.{L}.attn_{P}.weight", query_value_key_of_four),
     rule("model.h.{L}.attn.q_proj", "blk.{L}.attn_q", plain),
@@ -184,7 +184,7 @@ static GPT_J: &[Rule] = &[
     rule("model.h.{L}.attn.causal_mask", "", skip),
 ];
 
-/// GPT-2, SantaCoder and StarCoder.
+/// Rules for GPT-2, SantaCoder and StarCoder.
 pub(super) static GPT_2: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.wpe", "position_embd", plain),
@@ -199,7 +199,7 @@ pub(super) static GPT_2: &[Rule] = &[
     rule("model.h.{L}.attn.masked_bias", "", skip),
 ];
 
-/// GPT-NeoX: queries, keys and values in one matrix, head by head.
+/// Rules for GPT-NeoX: one matrix has, head by head, the rows of queries, keys and values.
 static GPT_NEOX: &[Rule] = &[
     rule("gpt_neox.embed_in", "token_embd", plain),
     rule("gpt_neox.final_layer_norm", "output_norm", plain),
@@ -215,7 +215,7 @@ static GPT_NEOX: &[Rule] = &[
     rule("gpt_neox.layers.{L}.attention.masked_bias", "", skip),
 ];
 
-/// Falcon: larger models have separate norms for attention and for the network.
+/// Rules for Falcon: larger models have separate norms for attention and for the network.
 static FALCON: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -229,7 +229,7 @@ static FALCON: &[Rule] = &[
     rule("model.h.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
 ];
 
-/// BLOOM: queries, keys and values in one matrix, head by head.
+/// Rules for BLOOM: one matrix has, head by head, the rows of queries, keys and values.
 static BLOOM: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.word_embeddings_layernorm", "token_embd_norm", plain),
@@ -242,7 +242,7 @@ static BLOOM: &[Rule] = &[
     rule("model.h.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
 ];
 
-/// MPT.
+/// Rules for MPT.
 static MPT: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.wpe", "position_embd", plain),
@@ -260,7 +260,7 @@ static MPT: &[Rule] = &[
 const JAIS_DEFAULTS: &str = r#"{"n_positions": 1024, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "position_embedding_type": "learned",
     "mup_scale_qk_dot_by_d": false, "tie_word_embeddings": true}"#;
 
-/// Jais: like GPT-2, with a gate, and factors on embeddings and logits.
+/// Rules for Jais: like GPT-2, with gates, and factors on embeddings and logits.
 static JAIS: &[Rule] = &[
     rule("model.wte", "token_embd", embedding),
     rule("lm_head", "output", logits),
@@ -269,10 +269,10 @@ static JAIS: &[Rule] = &[
     rule("model.h.{L}.mlp.c_fc2", "blk.{L}.ffn_gate", plain),
 ];
 
-/// Jais with the embedding table as output matrix.
+/// Rule for Jais models whose embedding table is also the output matrix.
 static JAIS_TIED: &[Rule] = &[rule("model.wte.weight", "{P}.weight", embedding_and_logits)];
 
-/// Refact: keys and values in one matrix, gates and up in one.
+/// Rules for Refact: one matrix has keys and values, another has gate and up.
 static REFACT: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -285,7 +285,7 @@ static REFACT: &[Rule] = &[
     rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// GPT-2's matrices, which are stored transposed.
+/// Rules for matrices of GPT-2, which are stored transposed.
 static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transpose),
     rule("model.h.{L}.attn.c_proj.weight", "blk.{L}.attn_output.weight", transpose),
@@ -297,8 +297,8 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let wide = config.require(&["hidden_size"])?.saturating_mul(4);
     keys.put("feed_forward_length", config.count(&["ffn_hidden_size"])?.unwrap_or(wide));
-    // The first Falcon models have one key head, whatever number their configurations state, unless
-    // each query head has its own key head.
+    // With `multi_query`, the first Falcon models have one key head, whatever number the
+    // configuration states. Without it, each query head has its own key head.
     let [grouped, one] = ["new_decoder_architecture", "multi_query"]
         .map(|key| Ok::<_, CheckpointError>(config.flag(&[key])? == Some(true)));
     match (grouped?, one?) {
@@ -307,8 +307,8 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         (false, false) => {}
     }
     keys.refuse("activation", |value| value.as_str() != Some("gelu"), "gelu")?;
-    // In the new architecture attention and network are parallel, whatever the configuration
-    // states.
+    // With `new_decoder_architecture`, attention and the network are parallel, whatever
+    // `parallel_attn` states.
     if config.flag(&["new_decoder_architecture"])? != Some(true) && config.flag(&["parallel_attn"])? == Some(false) {
         keys.put("use_parallel_residual", false);
     }
@@ -316,7 +316,7 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("attention.max_alibi_bias", 8f32);
         return Ok(());
     }
-    // RoPE rotates the whole head.
+    // RoPE rotates the whole head by default.
     keys.rotated_part(1.0)
 }
 
@@ -339,7 +339,8 @@ fn mpt(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             keys.put(key, number as f32);
         }
     }
-    // There is one key head unless each query head has its own.
+    // If the number of key heads is not stated, the type of attention decides: one key head, or one
+    // for each query head.
     let kind = attention.text(&["attn_type"])?.unwrap_or_default().to_owned();
     match (attention.count(&["kv_n_heads"])?, kind.as_str()) {
         (Some(heads), _) => keys.put("attention.head_count_kv", heads),
@@ -358,7 +359,7 @@ fn jais(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("scale_attn_by_inverse_layer_idx", |value| value.as_bool() == Some(true), "false")?;
     keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")?;
     keys.put("attention.max_alibi_bias", 8f32);
-    // Scores are divided by the length of a key, or by its root.
+    // With this flag, scores are divided by the length of a key; without it, by its square root.
     if config.flag(&["scale_qk_dot_by_d", "mup_scale_qk_dot_by_d"])? != Some(true) {
         let (width, heads) = (config.require(&["n_embd"])?, config.require(&["n_head"])?);
         keys.put("attention.scale", (f64::from(heads) / f64::from(width)).sqrt() as f32);
@@ -367,10 +368,10 @@ fn jais(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn refact(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    /// Network widths are multiples of this number.
+    /// Number that network widths are multiples of.
     const MULTIPLE: u32 = 256;
     let width = keys.config.require(&["n_embd"])?;
-    // Two thirds of four times the width, as for networks with gates.
+    // The width is two thirds of four times the stream's width, as usual for networks with gates.
     let inner = (u64::from(width) * 8 / 3).next_multiple_of(MULTIPLE.into());
     keys.put("feed_forward_length", u32::try_from(inner).unwrap_or(u32::MAX));
     keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
@@ -418,7 +419,8 @@ fn gpt_neo(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         "global" => Some(false),
         _ => None,
     };
-    // Expands runs of layer kinds with their repetitions, up to the number of layers.
+    // Each run is a list of layer kinds and a number of repetitions. The expanded runs may not
+    // exceed the number of layers.
     let of_runs = |runs: &[serde_json::Value]| -> Option<Vec<bool>> {
         let mut all = Vec::new();
         for run in runs {
@@ -462,7 +464,7 @@ fn gpt_j(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("feed_forward_length", keys.config.count(&["n_inner"])?.unwrap_or(width.saturating_mul(4)));
     keys.put("rope.freq_base", 10_000f32);
     gelu(keys)?;
-    // Without this key RoPE rotates the whole head.
+    // Without this key, RoPE rotates the whole head.
     match keys.config.count(&["rotary_dim"])? {
         Some(dims) => keys.put("rope.dimension_count", dims),
         None => keys.rotated_part(1.0)?,

@@ -1,4 +1,4 @@
-//! Granite: dense, with experts, and with layers of Mamba-2.
+//! Granite models: dense, with experts, and with layers of Mamba-2.
 
 use super::super::conversions::{gate_up, key, key_of_part, plain, query, query_of_part, shared_down, shared_gate_up};
 use super::super::error::CheckpointError;
@@ -9,7 +9,7 @@ use super::layer_kinds::{Kind, heads_of_kinds, kinds};
 use super::state_spaces::{Mamba2, mamba};
 use super::{Family, USUAL, WITHOUT_ROPE};
 
-/// Defaults of Granite, dense and with experts.
+/// Defaults of Granite's configurations, dense and with experts.
 const GRANITE: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_multiplier": 1.0,
     "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}"#;
 
@@ -72,7 +72,7 @@ pub(super) static ROWS: &[Family] = &[
         applies: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
         ..USUAL
     },
-    // Converters of GGUF files use this architecture.
+    // Converters to GGUF use this architecture name for Bamba.
     Family {
         model_types: &["bamba"],
         architecture: "granitehybrid",
@@ -110,7 +110,7 @@ pub(super) static ROWS: &[Family] = &[
             "shared_intermediate_size": 0, "sliding_window": 128}"#,
         ..USUAL
     },
-    // The same class, for models without layers of Mamba-2.
+    // This row is for models of the same class without layers of Mamba-2.
     Family {
         model_types: &["granitemoehybrid"],
         architecture: "granitemoe",
@@ -135,8 +135,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Granite with experts: gates and up of all experts, or of the shared one, in one tensor. RoPE
-/// pairs are adjacent in GGUF files.
+/// Rules for Granite with experts. One tensor has the gate and up matrices of all routed experts;
+/// another has those of the shared expert. RoPE pairs are adjacent in GGUF files.
 static GRANITE_MOE: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -147,7 +147,8 @@ static GRANITE_MOE: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Granite with windows: sinks. Gates and up of experts, or of the shared one, are one tensor.
+/// Rules for Granite with windows, which has attention sinks. The gate and up matrices of routed
+/// experts are one tensor, and so are those of the shared expert.
 static GRANITE_WINDOWS: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -159,8 +160,8 @@ static GRANITE_WINDOWS: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Granite with layers of Mamba-2. In all layers, the last block is the shared expert, or the
-/// network in models without experts.
+/// Rules for Granite with layers of Mamba-2. The last block of each layer is the shared expert, or
+/// the dense network in models without experts.
 static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -179,7 +180,8 @@ static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear.weight", "blk.{L}.ffn_{P}.weight", shared_down),
 ];
 
-/// Bamba: dense network and norm like Jamba's; RoPE rotates half of a head.
+/// Rules for Bamba: the dense network and its norm have the same names as in Jamba, and RoPE
+/// rotates half of each head.
 static BAMBA: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
     rule("model.layers.{L}.pre_ff_layernorm", "blk.{L}.ffn_norm", plain),
@@ -190,7 +192,7 @@ static BAMBA: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// HyperCLOVA X: norms also follow blocks.
+/// Rules for HyperCLOVA X, in which norms also follow blocks.
 static HYPERCLOVA_X: &[Rule] = &[
     rule("model.layers.{L}.post_norm1", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_norm2", "blk.{L}.post_ffw_norm", plain),
@@ -209,8 +211,8 @@ fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Puts the length of heads if it is not the width divided by their number; converted files have no
-/// keys otherwise.
+/// Puts the length of heads if it is not the width divided by the number of heads. Converters omit
+/// the keys if it is.
 fn head_length(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let Some(length) = config.count(&["head_dim"])? else { return Ok(()) };
@@ -233,7 +235,7 @@ fn granite_windows(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     const BASES: &str = "layer_rope_theta";
     if let Some(bases) = config.numbers(BASES)? {
-        // 0 means no RoPE.
+        // A base of 0 means that the layer has no RoPE.
         let mut turned = bases.iter().copied().filter(|base| *base != 0.0);
         if let Some(base) = turned.next() {
             if let Some(other) = turned.find(|other| *other != base) {
@@ -256,7 +258,7 @@ fn granite_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("context_length", WITHOUT_ROPE);
     }
     if config.count(&["num_local_experts"])?.unwrap_or(0) == 0 {
-        // Without routed experts, the shared expert is the whole network.
+        // Without routed experts, the shared expert is the dense network.
         keys.count("feed_forward_length", &["shared_intermediate_size"])?;
         keys.put("expert_used_count", 0u32);
     }
@@ -274,12 +276,12 @@ fn bamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     states(keys, &kinds)
 }
 
-/// Puts the sizes of states, and the layers that have them.
+/// Puts the sizes of recurrent states, and the layers that have them.
 fn states(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
     let config = keys.config;
     heads_of_kinds(keys, kinds)?;
     let heads = config.require(&["mamba_n_heads"])?;
-    // "auto" divides the inner width among the heads.
+    // If the value is "auto", the inner width is divided equally among the heads.
     let head_dim = match config.value("mamba_d_head").is_some_and(|value| value.is_number()) {
         true => config.require(&["mamba_d_head"])?,
         false => {

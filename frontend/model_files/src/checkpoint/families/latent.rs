@@ -1,4 +1,4 @@
-//! Models with latent attention.
+//! Models with latent attention (MLA).
 
 use super::super::config::Config;
 use super::super::conversions::{divisors, gate_up_of_experts, latent_keys_values, norm_of_rank, plain, table};
@@ -13,8 +13,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "deepseek2",
         keys: |keys| {
             latent(keys)?;
-            // The published router either normalises or scales the weights; the router of
-            // transformers never normalises.
+            // The authors' router either normalises the weights of experts or multiplies them by
+            // the factor. The router in transformers never normalises.
             if keys.config.flag(&["norm_topk_prob"])? == Some(true) {
                 match keys.config.count(&["num_experts_per_tok"])? {
                     Some(1) => keys.put("expert_weights_norm", false),
@@ -34,7 +34,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["deepseek_v3", "kimi_k2"],
         architecture: "deepseek2",
         keys: |keys| {
-            // Configurations written by transformers itself have no `scoring_func`.
+            // Configurations that transformers writes have no `scoring_func`.
             keys.default("expert_gating_func", SIGMOID);
             latent(keys)
         },
@@ -91,7 +91,7 @@ pub(super) static ROWS: &[Family] = &[
             "qk_nope_head_dim": 128, "v_head_dim": 128}"#,
         ..USUAL
     },
-    // Models without experts.
+    // This row is for models without experts.
     Family {
         model_types: &["youtu"],
         architecture: "deepseek2",
@@ -216,7 +216,7 @@ pub(super) static ROWS: &[Family] = &[
             "routed_scaling_factor": 6.0, "rope_theta": 1e7}"#,
         ..USUAL
     },
-    // A related model without latent attention.
+    // This model belongs to the series, but has no latent attention.
     Family {
         model_types: &["deepseek_v4"],
         architecture: "deepseek4",
@@ -233,7 +233,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// DeepSeek-V4, as it was published and as transformers writes it.
+/// Rules for DeepSeek-V4, for published files and for files that transformers writes.
 static DEEPSEEK_4: &[Rule] = &[
     rule("embed", "token_embd", plain),
     rule("head", "output", plain),
@@ -282,7 +282,7 @@ static DEEPSEEK_4: &[Rule] = &[
     rule("model.layers.{L}.ffn.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
 ];
 
-/// Matrices of latent attention.
+/// Rules for the matrices of latent attention.
 pub(super) static LATENT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_a_proj", "blk.{L}.attn_q_a", plain),
     rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
@@ -292,15 +292,15 @@ pub(super) static LATENT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_b_proj.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
 ];
 
-/// A.X K1: a norm after the experts. Its own files list it outside of `mlp`.
+/// Rules for A.X K1: a norm follows the experts. In published files, it is not part of `mlp`.
 static AXK_1: &[Rule] = &[
     rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
     rule("model.layers.{L}.mlp.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
 ];
 
-/// LongCat-Flash: a layer is two layers in GGUF files, and its experts belong to the first.
-/// Identity experts have no matrices, but transformers still lists their gates and up. Factors on
-/// latent rows are multiplied into the norms.
+/// Rules for LongCat-Flash. A stored layer becomes two layers in GGUF files, and its experts belong
+/// to the first. Identity experts have no matrices; the gate and up matrices that transformers
+/// writes for them are dropped. Factors on latent rows are multiplied into the norms.
 static LONGCAT_FLASH: &[Rule] = &[
     rule("model.layers.{L}.input_layernorm.{H}", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.post_attention_layernorm.{H}", "blk.{L}.ffn_norm", plain),
@@ -323,7 +323,7 @@ static LONGCAT_FLASH: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.down_proj", "blk.{2L}.ffn_down_exps.weight", plain),
 ];
 
-/// Indexer, which selects the positions for attention.
+/// Rules for the indexer, which selects the positions to attend to.
 pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.k_norm", "blk.{L}.indexer.k_norm", plain),
     rule("model.layers.{L}.self_attn.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
@@ -331,8 +331,8 @@ pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
 ];
 
-/// dots.3 note: gates of heads, a norm of the rotated part, and factors that GGUF files have in
-/// norms.
+/// Rules for dots.3 note: gates of heads, a norm of a key's rotated part, and factors on latent
+/// rows, which GGUF files have in norms.
 static DOTS_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
     rule("model.layers.{L}.self_attn.k_rope_only_layernorm", "blk.{L}.attn_k_norm", plain),
@@ -340,7 +340,7 @@ static DOTS_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", norm_of_rank),
 ];
 
-/// Hy4: streams, and gates and sinks of attention.
+/// Rules for Hy4: several residual streams, and gates and sinks of attention.
 static HY_4: &[Rule] = &[
     rule("model.hc_head.hc_head_fn", "output_hc_fn.weight", plain),
     rule("model.hc_head.hc_head_base", "output_hc_base.weight", plain),
@@ -355,11 +355,12 @@ static HY_4: &[Rule] = &[
     rule("model.layers.{L}.self_attn.learnable_sink_param", "blk.{L}.attn_sinks.weight", plain),
 ];
 
-/// Mistral 4: gates and up of experts stay one tensor.
+/// Rules for Mistral 4: the gate and up matrices of experts stay one tensor.
 static MISTRAL_4: &[Rule] =
     &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
 
-/// Mistral Large 4, with the tensor names of Transformers and those of the files on the hub.
+/// Rules for Mistral Large 4, with the tensor names of transformers and those of files on the
+/// Hugging Face Hub.
 static MISTRAL_LARGE_4: &[Rule] = &[
     rule("tok_embeddings", "token_embd", plain),
     rule("output", "output", plain),
@@ -398,14 +399,14 @@ static MISTRAL_LARGE_4: &[Rule] = &[
     rule("model.layers.{L}.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
 ];
 
-/// Epsilon in norms of latent rows (transformers, `q_a_layernorm` and `kv_a_layernorm`), and its
-/// key.
+/// Epsilon of the norms of latent rows, which is a constant in transformers (`q_a_layernorm` and
+/// `kv_a_layernorm`). The next constant is its GGUF key.
 const LATENT_EPS: f64 = 1e-6;
 pub(super) const NORM_EPS: &str = "attention.latent_norm_epsilon";
 
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("rope_interleave", |value| value.as_bool() != Some(true), "true")?;
-    // Absorbed attention has one key head: the row that is cached for a position.
+    // In absorbed form, attention has one key head: the latent row that is cached for a position.
     keys.put("attention.head_count_kv", 1u32);
     let rank = keys.config.require(&["kv_lora_rank"])?;
     let turned = keys.config.require(&["qk_rope_head_dim"])?;
@@ -414,7 +415,7 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         return Err(keys.config.wrong("kv_lora_rank", rank.to_string(), "a length of a row"));
     };
     keys.put("attention.kv_lora_rank", rank);
-    // Classes ignore `rms_norm_eps` for these norms.
+    // Transformers' classes ignore `rms_norm_eps` for the norms of latent rows.
     if keys.config.number(&["rms_norm_eps"])?.is_some_and(|eps| eps != LATENT_EPS) {
         keys.put(NORM_EPS, LATENT_EPS as f32);
     }
@@ -437,19 +438,19 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("expert_weights_norm", true);
     }
     if let Some(weight) = keys.rope_number("mscale_all_dim")? {
-        // GGUF stores a tenth of the weight.
+        // GGUF files store a tenth of this number.
         keys.put("rope.scaling.yarn_log_multiplier", (0.1 * weight) as f32);
     }
     if let Some(yarn) = keys.yarn()? {
-        // Attention scores have a separate factor; rotated elements are multiplied only by this
-        // one.
+        // The factor on attention scores is separate. Rotated elements are multiplied by this
+        // magnitude only.
         keys.put("rope.scaling.yarn_attn_factor", yarn.magnitude as f32);
     }
     Ok(())
 }
 
-/// Puts keys of DeepSeek-V2's groups; its greedy router has none (transformers,
-/// `DeepseekV2TopkRouter`).
+/// Puts the keys for groups of experts in DeepSeek-V2. The selection method "greedy" has no groups
+/// (transformers, `DeepseekV2TopkRouter`).
 fn groups_by_method(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const METHOD: &str = "topk_method";
     let config = keys.config;
@@ -475,7 +476,8 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn longcat_flash(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     latent(keys)?;
     let config = keys.config;
-    // Each layer is two layers in GGUF files; `num_hidden_layers` of transformers counts these.
+    // Each stored layer becomes two layers in GGUF files. `num_hidden_layers` of transformers
+    // counts the latter.
     let layers = config.require(&["num_layers"])?;
     keys.put("block_count", layers.saturating_mul(2));
     for (key, from) in [
@@ -497,8 +499,8 @@ fn longcat_flash(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("zero_expert_type", |value| value.as_str() != Some("identity"), "identity")
 }
 
-/// Puts which layers are rotated, which have an indexer, and from which layer each reads latent
-/// rows (transformers, `MistralLarge4TextConfig`).
+/// Puts which layers have RoPE, which layers have an indexer, and whose latent rows each layer uses
+/// (transformers, `MistralLarge4TextConfig`).
 fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     indexed(keys)?;
     keys.put("expert_weights_norm", true);
@@ -530,16 +532,17 @@ fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Checks `kv_source_layers`: a layer that reads earlier latent rows must read those of the last
-/// shared layer of its kind. Transformers' code reads these in any case, so any other value would
-/// describe another model.
+/// Checks `kv_source_layers`. A layer with RoPE that uses earlier latent rows must use those of the
+/// last earlier layer with RoPE that shares its rows. The same holds for layers without RoPE.
+/// Transformers' code uses these whatever the list states, so any other value would describe
+/// another model.
 fn check_kv_sources(config: &Config, turned: &[bool], sources: &[u32]) -> Result<(), CheckpointError> {
-    // For each layer, the last layer that reads its rows.
+    // For each layer, this is the last layer that uses its latent rows.
     let mut readers = vec![0; sources.len()];
     for (at, source) in sources.iter().enumerate() {
         readers.get_mut(*source as usize).into_iter().for_each(|reader| *reader = at);
     }
-    // Last layers whose rows are shared: one without RoPE, and one with RoPE.
+    // These are the last layers so far that share their rows: one without RoPE, and one with RoPE.
     let mut last = [None; 2];
     for (at, (&source, &turns)) in sources.iter().zip(turned).enumerate() {
         let last = &mut last[usize::from(turns)];
@@ -609,7 +612,7 @@ fn hy_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.default("expert_gating_func", SIGMOID);
     let layers = config.require(&["num_hidden_layers"])?;
-    // Earlier versions have another name for sparse attention.
+    // Earlier versions of transformers have other names for sparse attention.
     let is_sparse = |kind: &&str| ["indexed_attention", "deepseek_sparse_attention", "sparse_attention"].contains(kind);
     let own: Option<Vec<bool>> = match (config.texts("indexer_types")?, config.texts("layer_types")?) {
         (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "full").collect()),
@@ -626,7 +629,7 @@ fn hy_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("hyper_connection.count", &["hc_mult"])?;
     keys.number("hyper_connection.epsilon", &["hc_eps"])?;
     keys.number("hyper_connection.magnitude", &["hc_magnitude"])?;
-    // The limit applies to routed experts only.
+    // This limit applies to routed experts, but not to shared experts.
     if let Some(limit) = config.number(&["swiglu_limit"])?.filter(|limit| *limit > 0.0) {
         keys.put("swiglu_clamp_exp", vec![limit as f32; layers as usize]);
     }

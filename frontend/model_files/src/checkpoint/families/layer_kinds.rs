@@ -1,10 +1,10 @@
-//! Kinds of layers in hybrid models, as configurations list them.
+//! Kinds of layers in hybrid models, which configurations list.
 
 use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 
-/// Kind of a layer in a hybrid model.
+/// Mixer of a layer in a hybrid model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Recurrent,
@@ -13,7 +13,7 @@ pub(super) enum Kind {
     Experts,
 }
 
-/// Returns the kinds of layers, from the words or letters in a configuration.
+/// Returns the kind of each layer. Configurations list the kinds as words or letters.
 pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
     const KEYS: [&str; 5] =
         ["layer_types", "layers_block_type", "hybrid_override_pattern", "full_attn_idxs", "attn_layer_indices"];

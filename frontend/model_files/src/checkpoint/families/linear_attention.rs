@@ -103,8 +103,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// OLMo Hybrid: in layers with attention, norms follow blocks. In layers with linear attention,
-/// norms precede blocks, and queries, keys and values are separate matrices.
+/// Rules for OLMo Hybrid. In layers with attention, norms follow blocks. In layers with linear
+/// attention, norms precede blocks, and queries, keys and values have separate matrices.
 static OLMO_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.attention_layer_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.feedforward_layer_norm.weight", "blk.{L}.{P}.weight", norm_of_layer),
@@ -124,7 +124,7 @@ static OLMO_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.o_proj", "blk.{L}.ssm_out", plain),
 ];
 
-/// Linear attention with a decay for each element of a key.
+/// Rules for linear attention with a decay for each element of a key (KDA).
 static KDA: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_conv1d", "blk.{L}.ssm_conv1d_q", taps),
     rule("model.layers.{L}.self_attn.k_conv1d", "blk.{L}.ssm_conv1d_k", taps),
@@ -139,7 +139,8 @@ static KDA: &[Rule] = &[
     rule("model.layers.{L}.self_attn.o_norm", "blk.{L}.ssm_norm", plain),
 ];
 
-/// GLM-5.3-Flash: streams, and indexer keys that positions share.
+/// Rules for GLM-5.3-Flash: several residual streams, and indexer keys that several positions
+/// share.
 static GLM_5_NEXT: &[Rule] = &[
     rule("model.layers.{L}.hc_attn_fn", "blk.{L}.hc_attn_fn.weight", plain),
     rule("model.layers.{L}.hc_attn_base", "blk.{L}.hc_attn_base.weight", plain),
@@ -155,7 +156,8 @@ static GLM_5_NEXT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.index_kpool_compress_ape", "blk.{L}.indexer_compressor_ape.weight", plain),
 ];
 
-/// Ling 3: each gate of linear attention is one matrix, and attention's parts have other names.
+/// Rules for Ling 3: each gate of linear attention has one matrix, and tensors of attention have
+/// other names.
 static LING_3: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.layers.{L}.attention.q_proj", "blk.{L}.attn_q", plain),
@@ -180,8 +182,8 @@ static LING_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// Kimi K3: attention residuals, experts on a narrower row, and gates in both kinds of layers.
-/// Norms of attention residuals are multiplied into the score matrices.
+/// Rules for Kimi K3: attention residuals, experts that take narrower rows, and gates on attention
+/// and linear attention. The norms of attention residuals are multiplied into the score matrices.
 static KIMI_K3: &[Rule] = &[
     rule("model.output_attn_res_proj.weight", "output_res_score.weight", row),
     rule("model.layers.{L}.self_attention_res_proj.weight", "blk.{L}.attn_res_score.weight", row),
@@ -193,8 +195,8 @@ static KIMI_K3: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.routed_expert_up_proj", "blk.{L}.ffn_routed_up", plain),
 ];
 
-/// Kimi Linear: linear attention between layers of latent attention. Transformers names the dense
-/// network like experts.
+/// Rules for Kimi Linear, which has layers of linear attention and of latent attention.
+/// Transformers writes the dense network under the names of experts.
 static KIMI_LINEAR: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.gate_proj", "blk.{L}.ffn_gate", plain),
     rule("model.layers.{L}.block_sparse_moe.up_proj", "blk.{L}.ffn_up", plain),
@@ -204,7 +206,8 @@ static KIMI_LINEAR: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// MiniMax-01: linear attention with constant decays that follow from the sizes.
+/// Rules for MiniMax-01: linear attention with constant decays. The stored decays are dropped, as
+/// they follow from the sizes.
 static MINIMAX_01: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.out_proj", "blk.{L}.attn_output", plain),
@@ -225,7 +228,7 @@ pub(super) fn attends_linearly(config: &Config) -> Result<bool, CheckpointError>
 fn minimax_01(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])?;
-    // The default in transformers' class is 1.
+    // The default of these factors in transformers' class is 1.
     let factor = |keys: [&str; 2]| Ok::<_, CheckpointError>(config.number(&keys)?.unwrap_or(1.0));
     let alpha = factor(["mlp_alpha_factor", "layernorm_mlp_alpha"])?;
     for names in [
@@ -259,15 +262,15 @@ fn minimax_01(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     } else if config.has("layer_types") {
         kinds(config)?.into_iter().map(|kind| kind == Kind::Recurrent).collect()
     } else {
-        // Default of the class.
+        // This is the default in transformers' class.
         (0..layers).map(|layer| layer % 2 == 1).collect()
     };
     keys.flags("attention.recurrent_layers", recurrent.into_iter());
     Ok(())
 }
 
-/// Puts sizes of linear attention with a decay for each element of a key. They are keys of a nested
-/// object if there is one, with other names.
+/// Puts the sizes of linear attention with a decay for each element of a key. If `nested` is given,
+/// it has the keys, under other names.
 fn delta_attention(keys: &mut Keys<'_>, nested: Option<&Config>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let of = |inner: &str, outer: &str| match nested {
@@ -284,7 +287,7 @@ fn delta_attention(keys: &mut Keys<'_>, nested: Option<&Config>) -> Result<(), C
     Ok(())
 }
 
-/// Puts the number of key heads: 1 (the latent row) in layers with attention, 0 in others.
+/// Puts the number of key heads: 1 (the latent row) in layers with attention, 0 in other layers.
 fn kept_rows(keys: &mut Keys<'_>, kinds: &[Kind]) {
     let kept = kinds.iter().map(|kind| u32::from(*kind == Kind::Attention));
     keys.put("attention.head_count_kv", kept.collect::<Vec<u32>>());
@@ -297,7 +300,7 @@ fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     delta_attention(keys, nested.as_ref())?;
     let kinds = match &nested {
         Some(nested) => {
-            // Layer numbers in this list begin with 1.
+            // This list numbers layers from 1.
             let attention = nested.counts("full_attn_layers")?.unwrap_or_default();
             let kind = |layer| if attention.contains(&layer) { Kind::Attention } else { Kind::Recurrent };
             (1..=config.require(&["num_hidden_layers"])?).map(kind).collect()
@@ -326,7 +329,7 @@ fn kimi_k3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     indexed(keys)?;
-    // The class of transformers uses `rms_norm_eps` here.
+    // In transformers' class, norms of latent rows use `rms_norm_eps`.
     keys.number(NORM_EPS, &["rms_norm_eps"])?;
     let nested = config.object("linear_attn_config")?;
     delta_attention(keys, nested.as_ref())?;
@@ -339,11 +342,11 @@ fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
-        // Every fourth layer attends.
+        // By default, every fourth layer has attention.
         false => attend_every(config.require(&["num_hidden_layers"])?, 4),
     };
     kept_rows(keys, &kinds);
-    // Epsilon of the norm of the indexer's keys.
+    // This is the epsilon of the norm of the indexer's keys.
     keys.put("attention.layer_norm_epsilon", 1e-6f32);
     if let Some(own) = own_indexes(config)? {
         keys.flags("attention.indexer.types", own.into_iter());
@@ -366,8 +369,8 @@ fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Returns which layers have their own indexer, from a list, from letters, or from a period and an
-/// offset.
+/// Returns whether each layer has its own indexer. The source is a list of words, a text with a
+/// letter for each layer, or a period and an offset.
 fn own_indexes(config: &Config) -> Result<Option<Vec<bool>>, CheckpointError> {
     if let Some(kinds) = config.texts("indexer_types")? {
         return Ok(Some(kinds.iter().map(|kind| *kind == "full").collect()));
@@ -381,7 +384,7 @@ fn own_indexes(config: &Config) -> Result<Option<Vec<bool>>, CheckpointError> {
     Ok(Some(layers.map(|layer| (layer + 1).saturating_sub(before).is_multiple_of(period.max(1))).collect()))
 }
 
-/// Returns kinds in which the last of every `period` layers attends.
+/// Returns the kinds of layers, if the last of every `period` layers has attention.
 fn attend_every(layers: u32, period: u32) -> Vec<Kind> {
     let attends = |layer: u32| (layer + 1).is_multiple_of(period.max(1));
     (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect()
@@ -391,14 +394,14 @@ fn ling_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     latent(keys)?;
     keys.count("ssm.conv_kernel", &["short_conv_kernel_size"])?;
-    // In files written by transformers, `head_dim` is the rotated part.
+    // In configurations that transformers writes, `head_dim` is the length of a key's rotated part.
     keys.count("kda.head_dim", &["linear_head_dim", "head_dim"])?;
     keys.put("kda.safe_gate", config.flag(&["kda_safe_gate"])?.unwrap_or(true));
     keys.number("kda.gate_lower_bound", &["kda_lower_bound"])?;
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
         false => {
-            // Layers after the last complete group also attend.
+            // Layers of an incomplete last group have attention, too.
             let (layers, group) =
                 (config.require(&["num_hidden_layers"])?, config.require(&["layer_group_size"])?.max(1));
             let mut kinds = attend_every(layers, group);
@@ -424,14 +427,16 @@ fn olmo_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
         false => {
-            // The last of every four layers attends; in a shallower model, the last.
+            // The last of every four layers has attention. In a model with fewer layers, it is the
+            // last layer.
             let mut kinds = attend_every(layers, 4);
             kinds.last_mut().into_iter().filter(|_| layers < 4).for_each(|last| *last = Kind::Attention);
             kinds
         }
     };
     heads_of_kinds(keys, &kinds)?;
-    // Parameters without a base mean no RoPE, as in the released models.
+    // If the configuration has RoPE parameters without a base, the model has no RoPE, like the
+    // released models.
     let roped = config.object("rope_parameters")?.is_none() || keys.rope_number("rope_theta")?.is_some();
     keys.put("rope.scaling.finetuned", roped);
     let count = |key: &str| config.count(&[key]);

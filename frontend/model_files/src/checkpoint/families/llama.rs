@@ -8,9 +8,9 @@ use super::super::keys::{Keys, Yarn, yarn_magnitude};
 use super::super::names::{ADJACENT_ROPE, POST_ATTENTION, Rule, rule};
 use super::{Family, USUAL, turned_layers};
 
-/// Key of the layers of Llama 3.2 that attend to images.
+/// Key that lists the layers of Llama 3.2 that attend to images.
 const CROSS_ATTENTION: &str = "cross_attention_layers";
-/// Embedding table of Llama 3.2.
+/// Rule for the embedding table of Llama 3.2, which also has rows for image tokens.
 static MLLAMA: &[Rule] = &[rule("model.embed_tokens.weight", "token_embd.weight", rows_of_vocabulary)];
 
 pub(super) static ROWS: &[Family] = &[
@@ -30,7 +30,7 @@ pub(super) static ROWS: &[Family] = &[
             "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
-    // Models of Llama's class with their own names.
+    // The next models have Llama's graph, but a `model_type` of their own.
     Family {
         model_types: &["iquestcoder"],
         architecture: "llama",
@@ -56,7 +56,7 @@ pub(super) static ROWS: &[Family] = &[
             "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
         ..USUAL
     },
-    // Without a list, all layers have the window.
+    // If the configuration does not list layers, all layers have the window.
     Family {
         model_types: &["ministral"],
         architecture: "cwm",
@@ -72,8 +72,8 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
-    // Llama 3.2 with vision. Layers that attend to images are skipped. Image tokens have rows in
-    // the embedding table, but not in the output matrix.
+    // This is Llama 3.2 with vision. Layers that attend to images are dropped. Image tokens have
+    // rows in the embedding table, but not in the output matrix.
     Family {
         model_types: &["mllama_text_model", "mllama"],
         architecture: "llama",
@@ -90,7 +90,7 @@ pub(super) static ROWS: &[Family] = &[
             "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}"#,
         ..USUAL
     },
-    // RoPE pairs are adjacent, as in GGUF's `llama`.
+    // RoPE pairs are already adjacent, as in GGUF files of `llama`.
     Family {
         model_types: &["helium"],
         architecture: "llama",
@@ -126,7 +126,8 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 524288, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128}"#,
         ..USUAL
     },
-    // Some vision models have a decoder of the first Mistral, which the configuration names.
+    // Some vision models contain a decoder like the first Mistral model; the configuration names
+    // it.
     Family {
         model_types: &["ministral3", "mistral3"],
         architecture: "mistral3",
@@ -201,7 +202,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "rope_theta": 1e4}"#,
         ..USUAL
     },
-    // Norms have no weights; their epsilon is fixed in the code.
+    // Norms have no weights, and their epsilon is a constant in the model's code.
     Family {
         model_types: &["olmo"],
         architecture: "olmo",
@@ -315,13 +316,13 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Norms after blocks, and none before.
+/// Rules for norms after blocks, in models without norms before blocks.
 static POST_NORMS: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_feedforward_layernorm", "blk.{L}.post_ffw_norm", plain),
 ];
 
-/// Llama 4: experts in one tensor are stored transposed.
+/// Rules for Llama 4. If all experts are one tensor, their matrices are stored transposed.
 static LLAMA_4: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.gate_proj", "blk.{L}.ffn_gate", plain),
     rule("model.layers.{L}.feed_forward.up_proj", "blk.{L}.ffn_up", plain),
@@ -337,7 +338,7 @@ static LLAMA_4: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.shared_expert.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Trinity: gates on the output of attention, and norms before and after each block.
+/// Rules for Trinity: gates on the output of attention, and norms before and after each block.
 static AFMOE: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.pre_mlp_layernorm", "blk.{L}.ffn_norm", plain),
@@ -347,8 +348,8 @@ static AFMOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// Muse Glimmer: gates on the output of attention, and norms before and after each block, which
-/// multiply by `1 + weight`.
+/// Rules for Muse Glimmer: gates on the output of attention, and norms before and after each block.
+/// The norms multiply by `1 + weight`.
 static MUSE_GLIMMER: &[Rule] = &[
     rule("model.layers.{L}.input_layernorm.weight", "blk.{L}.attn_norm.weight", plus_one),
     rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.post_attention_norm.weight", plus_one),
@@ -357,7 +358,7 @@ static MUSE_GLIMMER: &[Rule] = &[
     rule("model.layers.{L}.self_attn.gate_proj", "blk.{L}.attn_gate", plain),
 ];
 
-/// EXAONE 3 and 3.5.
+/// Rules for EXAONE 3 and 3.5.
 static EXAONE: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -373,13 +374,14 @@ static EXAONE: &[Rule] = &[
     rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// Nemotron models made from Llama by removing parts: a matrix may replace attention.
+/// Rules for Nemotron models that were made by removing blocks from Llama. One matrix may replace
+/// attention.
 static NEMOTRON_NAS: &[Rule] = &[
     rule("model.layers.{L}.self_attn.linear_attn", "blk.{L}.attn_output", plain),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_of_layer),
 ];
 
-/// InternLM 2.
+/// Rules for InternLM 2.
 static INTERNLM_2: &[Rule] = &[
     rule("model.tok_embeddings", "token_embd", plain),
     rule("output", "output", plain),
@@ -392,7 +394,7 @@ static INTERNLM_2: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.w3", "blk.{L}.ffn_up", plain),
 ];
 
-/// Checks that RoPE rotates all layers except every fourth, as the graph does.
+/// Checks that RoPE rotates all layers except every fourth layer, as the graph assumes.
 fn fourth_without_rope(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let Some(layers) = keys.config.counts("no_rope_layers")? else { return Ok(()) };
     let usual = layers.iter().enumerate().all(|(layer, roped)| (*roped == 1) == ((layer + 1) % 4 != 0));
@@ -406,14 +408,14 @@ fn fourth_without_rope(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(scale) = keys.rope_number("llama_4_scaling_beta")? {
         keys.put("attention.temperature_scale", scale as f32);
-        // Without YaRN this key is not set yet.
+        // Only YaRN has already put this key.
         if let Some(context) = keys.rope_number("original_max_position_embeddings")? {
             keys.default("rope.scaling.original_context_length", context as u32);
         }
     }
     if let (Some(weight), Some(Yarn { factor, magnitude, .. })) = (keys.rope_number("mscale_all_dim")?, keys.yarn()?) {
-        // GGUF files store the remaining factor of the magnitude, unless a separate key has the
-        // whole magnitude.
+        // If a separate key already states the whole magnitude, this factor is 1. Otherwise it is
+        // the part of the magnitude that the logarithm's weight does not give.
         let beside = match keys.has("rope.scaling.yarn_attn_factor") {
             true => 1.0,
             false => magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0),
@@ -425,7 +427,7 @@ fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn llama_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    /// Number of experts of the model that does not normalise queries and keys.
+    /// Number of experts of Maverick, the model that does not normalise queries and keys.
     const PLAIN_EXPERTS: u32 = 128;
     let config = keys.config;
     keys.count("feed_forward_length", &["intermediate_size_mlp"])?;
@@ -460,7 +462,8 @@ fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.refuse("post_norm_eps", |value| value.as_f64() != Some(1e-8), "1e-8")?;
-    // Layers without a window have no RoPE; the others share one base.
+    // The listed bases must be 0 in layers without a window, which have no RoPE, and equal in other
+    // layers.
     let bases = keys.config.numbers("layer_rope_theta")?;
     let kinds = keys.config.texts("layer_types")?;
     if let (Some(bases), Some(kinds)) = (&bases, &kinds) {
@@ -474,15 +477,15 @@ fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             ));
         }
     }
-    // Norms of heads have no weights here; in GGUF files this number is the weight of the queries'
-    // norm.
+    // Norms of heads have no weights here, so this factor on queries and keys is put into the
+    // factor on scores. In GGUF files it is the weight of the queries' norm.
     let scale = keys.config.number(&["qk_scale_factor"])?.unwrap_or(1.0);
     let length = f64::from(keys.config.require(&["head_dim"])?);
     keys.put("attention.scale", (scale / length.sqrt()) as f32);
     keys.windows()
 }
 
-/// Puts the remaining parts of each layer, and the width of its network.
+/// Puts the head counts and network width of each layer, which are 0 for removed blocks.
 fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const BLOCKS: &str = "block_configs";
     let config = keys.config;
@@ -503,7 +506,7 @@ fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         if network.get("replace_with_linear").and_then(|flag| flag.as_bool()) == Some(true) {
             return Err(wrong("a matrix in place of a network"));
         }
-        // The model's code rounds two thirds to a multiple of 256.
+        // As in the model's code, two thirds of the product are rounded up to a multiple of 256.
         let factor = network.get("ffn_mult").and_then(|factor| factor.as_f64()).unwrap_or(0.0);
         widths.push((((2.0 * factor * width / 3.0) as u32).saturating_add(255)) / 256 * 256);
     }
@@ -516,7 +519,7 @@ fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.rotated_part(1.0)
 }
 
-/// MiniCPM 3: keys and values of all heads are one matrix, as in its GGUF files.
+/// Rules for MiniCPM 3: one matrix has the keys and values of all heads, as in its GGUF files.
 static MINICPM_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_a_proj", "blk.{L}.attn_q_a", plain),
     rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
@@ -526,8 +529,8 @@ static MINICPM_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_b_proj", "blk.{L}.attn_kv_b", plain),
 ];
 
-/// Puts keys of latent attention with one matrix for keys and values of all heads, as in older GGUF
-/// files.
+/// Puts the keys of latent attention, for models in which one matrix has the keys and values of all
+/// heads, as in older GGUF files.
 fn of_all_heads(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let [still, turned] = ["qk_nope_head_dim", "qk_rope_head_dim"].map(|key| config.require(&[key]));
@@ -549,7 +552,7 @@ fn minicpm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Puts the window and the layers that have it, if there is one.
+/// Puts the length of the window and the layers that have it, if the configuration states a window.
 fn put_window(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if keys.config.has("sliding_window") {
         keys.count("attention.sliding_window", &["sliding_window"])?;

@@ -1,5 +1,5 @@
-//! Table of models by `model_type`: the GGUF architecture, the keys that differ, and the tensors of
-//! each.
+//! Table of models, by `model_type`. Each row has the GGUF architecture, the keys that differ, and
+//! the rules for tensors.
 
 mod convolutions;
 mod dense;
@@ -22,89 +22,95 @@ use super::error::CheckpointError;
 use super::keys::{Keys, head_dim};
 use super::names::Rule;
 
-/// Values of `expert_gating_func` for softmax and sigmoid.
+/// Values of `expert_gating_func`: softmax, then sigmoid.
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
-/// Context length of models without RoPE, as llama.cpp's converter writes it.
+/// Context length that llama.cpp's converter writes for models without RoPE.
 const WITHOUT_ROPE: u32 = 1 << 20;
 
 /// Name endings of matrices that are f32 in most models: routers and kernels of convolutions.
 const SINGLE: [&str; 4] =
     ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
-/// Routers, and the head weights of an indexer.
+/// Name endings of f32 matrices in models with an indexer: routers, and weights of the indexer's
+/// heads.
 const INDEXED: [&str; 2] = ["ffn_gate_inp.weight", "indexer.proj.weight"];
-/// Routers, and the convolutions of linear attention with one each for queries, keys and values.
+/// Name endings of f32 matrices in models whose queries, keys and values each have a convolution:
+/// routers, and taps of the convolutions.
 const CONVOLVED: [&str; 4] =
     ["ffn_gate_inp.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"];
 
-/// Row of the table: models that are read in the same way.
+/// Row of the table: models whose folders are read in the same way.
 #[derive(Clone, Copy)]
 pub(super) struct Family {
-    /// Values of `model_type`.
+    /// Values of `model_type` in configurations.
     pub model_types: &'static [&'static str],
-    /// GGUF's `general.architecture`.
+    /// Name of the architecture in GGUF files (`general.architecture`).
     pub architecture: &'static str,
-    /// Function that adds keys beyond the common ones.
+    /// Function that puts keys in addition to those of all models.
     pub keys: fn(&mut Keys<'_>) -> Result<(), CheckpointError>,
-    /// Lists of rules for tensors, tried in this order before the shared rules.
+    /// Lists of rules for tensors. They are tried in this order, before the shared rules.
     pub tensors: &'static [&'static [Rule]],
-    /// Name endings of matrices that become f32 in any case: they are small, and decisions that
-    /// depend on them are sensitive.
+    /// Name endings of matrices that always become f32. They are small, and rounding them could
+    /// change decisions such as the selection of experts.
     pub single: &'static [&'static str],
-    /// Name endings of integer tensors that are keys of GGUF files, and those keys.
+    /// Name endings of integer tensors, each with the GGUF key that the tensor becomes.
     pub numbers: &'static [(&'static str, &'static str)],
-    /// Name endings of one-element tensors of each layer that are keys of GGUF files, and those
-    /// keys without the architecture.
+    /// Name endings of one-element tensors of layers, each with the GGUF key, without architecture
+    /// prefix, that they become.
     pub layer_numbers: &'static [(&'static str, &'static str)],
-    /// Names of one-element tensors that are keys of GGUF files, and those keys.
+    /// Names of one-element tensors, each with the GGUF key that the tensor becomes.
     pub model_numbers: &'static [(&'static str, &'static str)],
-    /// Name endings of matrices that several machines may have quantised part by part. Each part
-    /// has an equal share of queries, keys and values, one after the other.
+    /// Name endings of matrices that may have been quantised in parts, one on each of several
+    /// machines. Each part has an equal share of queries, keys and values, one after the other.
     pub by_rank: &'static [&'static str],
-    /// Name endings of vectors to multiply element by element with another vector, and the endings
-    /// of the other vectors' names.
+    /// Name endings of vectors to multiply by another vector, element by element, each with the
+    /// name ending of that other vector.
     pub scaled_vectors: &'static [(&'static str, &'static str)],
-    /// Key of a list of layers that are skipped for text-only input; later layers are renumbered.
+    /// Key that lists layers which text input skips. Later layers are renumbered.
     pub skipped_layers: Option<&'static str>,
-    /// Whether a head's length is always the width divided by the number of heads; `head_dim` is
-    /// then ignored.
+    /// Whether `head_dim` is ignored, because a head's length is always the width divided by the
+    /// number of heads.
     pub ignores_head_dim: bool,
     /// Values of `hidden_act` that the graph supports.
     pub activations: &'static [&'static str],
-    /// Whether all layers have the window that a configuration states.
+    /// Whether a window that the configuration states applies although `use_sliding_window` is
+    /// absent.
     pub window: bool,
-    /// Type of RoPE scaling that only this model has, and that its own keys describe.
+    /// Type of RoPE scaling that only this model has. Its function `keys` handles it.
     pub other_rope: Option<&'static str>,
-    /// Whether graphs round the ends of YaRN's ramp to whole pairs by default.
+    /// Whether the architecture's graph, by default, rounds the bounds of YaRN's ramp to whole
+    /// pairs.
     pub truncated_yarn: bool,
-    /// Defaults of configuration keys, as JSON, from the model's class in transformers.
-    /// Configurations of vision models list only the decoder's keys that differ from these.
+    /// Defaults of configuration keys as JSON, from the model's class in transformers.
+    /// Configurations of vision models list only those decoder keys that differ from the defaults.
     pub defaults: &'static str,
-    /// Whether the row applies to a configuration, for rows that share a `model_type`.
+    /// Function that decides whether the row applies to a configuration, for rows that share a
+    /// `model_type`.
     pub applies: fn(&Config) -> Result<bool, CheckpointError>,
-    /// Returns for each layer whether it is dense, for configurations that list this. Graphs decide
-    /// by the tensors; list and tensors must agree.
+    /// Function that returns whether each layer is dense, for configurations that state this. The
+    /// tensors must agree, because graphs decide by tensors.
     pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
-    /// Whether `norm_head` means that columns of the output matrix are divided by their length.
+    /// Whether `norm_head` means that the model divides columns of the output matrix by their
+    /// length.
     pub unit_columns: bool,
-    /// Tokenizer of a vocabulary of pieces.
+    /// Tokenizer of a SentencePiece-like vocabulary.
     pub pieces: PieceTokenizer,
-    /// Matrices of the graph that correspond to the `Dense` modules of sentence-transformers, in
-    /// order.
+    /// Names of the graph's matrices for the `Dense` modules of sentence-transformers, in the order
+    /// of the modules.
     pub dense_modules: &'static [&'static str],
 }
 
-/// Tokenizer of a vocabulary of pieces with byte fallback.
+/// Tokenizer of a SentencePiece-like vocabulary, which has a token for each byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceTokenizer {
-    /// Scored pieces, like SentencePiece's: `llama`.
+    /// Tokens with scores, as in SentencePiece. GGUF calls this tokenizer `llama`.
     Scored,
-    /// Pieces with merges.
+    /// Tokens with merges.
     Merged {
-        /// GGUF's name of the tokenizer.
+        /// Name of the tokenizer in GGUF files.
         name: &'static str,
-        /// Tokens that are shown as text although the file marks them as hidden, because answers
-        /// are parsed by these markers.
+        /// Tokens that are shown as text although the file marks them as hidden. Answers are parsed
+        /// by these markers.
         visible: &'static [&'static str],
     },
 }
@@ -152,19 +158,20 @@ static FAMILIES: [&[Family]; 14] = [
     linear_attention::ROWS,
 ];
 
-/// Architectures without a row: their models are read from GGUF files only. Each other architecture
-/// needs a row of a family.
+/// Architectures that the table has no row for, so that their models are read from GGUF files only.
+/// Each other architecture must have a row.
 pub(super) static ONLY_IN_GGUF: &[&str] = &[
-    // Its ternary weights are made when the GGUF file is written.
+    // Ternary weights of this model are made only when a GGUF file is written.
     "bitnet",
-    // transformers has no classes for these, so there is no reference for their folders.
+    // Transformers has no classes for these architectures, so no reference exists for their
+    // folders.
     "rwkv6",
     "rwkv6qwen2",
     "rwkv7",
     "arwkv7",
 ];
 
-/// Returns all rows, in the order in which they are tried.
+/// Returns all rows of the table, in the order in which they are tried.
 pub(super) fn all() -> impl Iterator<Item = &'static Family> {
     FAMILIES.into_iter().flatten()
 }
@@ -177,7 +184,7 @@ pub(super) fn model_types() -> Vec<&'static str> {
     known
 }
 
-/// Returns the number of leading dense layers, if the configuration has it.
+/// Returns the number of first layers that are dense, if the configuration states it.
 fn leading_dense(config: &Config) -> Result<Option<u32>, CheckpointError> {
     if let Some(kinds) = config.texts("mlp_layer_types")? {
         return Ok(Some(kinds.iter().take_while(|kind| **kind == "dense").count() as u32));
@@ -189,8 +196,8 @@ fn leading_dense(config: &Config) -> Result<Option<u32>, CheckpointError> {
     config.count(&["first_k_dense_replace"])
 }
 
-/// Returns for each layer whether it has RoPE. A configuration lists the layers (the list may be
-/// too long), or has a period whose last layer has none.
+/// Returns whether each layer has RoPE. The configuration lists this for at least all layers, or
+/// states a period whose last layer has no RoPE.
 fn turned_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     let layers = config.require(&["num_hidden_layers"])?;
     if let Some(turned) = config.counts("no_rope_layers")? {
@@ -200,7 +207,7 @@ fn turned_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     Ok((1..=layers).map(|layer| layer.checked_rem(period) != Some(0)).collect())
 }
 
-/// Changes the RoPE base for NTK scaling by alpha (llama.cpp's conversion, and the report of
+/// Multiplies the RoPE base for NTK scaling by `alpha` (llama.cpp's conversion, and the report on
 /// Hunyuan's model of 13 billion parameters).
 fn base_by_alpha(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let (Some("dynamic"), Some(alpha)) = (keys.rope_kind()?.as_deref(), keys.rope_number("alpha")?) else {

@@ -1,4 +1,4 @@
-//! Qwen.
+//! Qwen models.
 
 use std::collections::HashSet;
 
@@ -148,7 +148,7 @@ pub(super) static ROWS: &[Family] = &[
         dense: dense_layers,
         ..USUAL
     },
-    // Deepstack inputs for images are not part of its files.
+    // The files have no tensors for image inputs of layers ("deepstack").
     Family {
         model_types: &["qwen3_omni_moe_text"],
         architecture: "qwen3vlmoe",
@@ -164,7 +164,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Qwen 1: the gate is the second matrix.
+/// Rules for Qwen 1, in which the second matrix is the gate.
 static QWEN_1: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -178,8 +178,8 @@ static QWEN_1: &[Rule] = &[
     rule("model.rotary_emb.inv_freq", "", skip),
 ];
 
-/// Qwen3-Next: fused projections by key head. Norms multiply by `1 + weight`, except in linear
-/// attention.
+/// Rules for Qwen3-Next, whose projections are fused by key head. Norms multiply by `1 + weight`,
+/// except those in linear attention.
 static QWEN_3_NEXT: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -195,7 +195,8 @@ static QWEN_3_NEXT: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.out_proj", "blk.{L}.ssm_out", plain),
 ];
 
-/// Qwen3.5: value heads are reordered so that key heads alternate.
+/// Rules for Qwen3.5. Value heads are reordered, so that consecutive value heads belong to
+/// consecutive key heads.
 static QWEN_3_5: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -213,7 +214,7 @@ static QWEN_3_5: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.out_proj", "blk.{L}.ssm_out", turned_columns),
 ];
 
-/// Qwen3.8-Flash-Next: norms of streams, rows selected by token ids, and an indexer. All norms
+/// Rules for Qwen3.8-Flash-Next: norms of streams, n-gram embeddings, and an indexer. All norms
 /// multiply by `1 + weight`.
 static QWEN_4_EXP: &[Rule] = &[
     rule("model.hyper_connection_mixer.hc_norm", "output_hc_norm", plus_one_by_stream),
@@ -243,7 +244,7 @@ static QWEN_4_EXP: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.k_layernorm", "blk.{L}.indexer.k_norm", plus_one),
 ];
 
-/// Qwen3-VL with experts: most files store their matrices transposed.
+/// Rules for Qwen3-VL with experts: most files store the experts' matrices transposed.
 static QWEN_3_VL_MOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up_either),
     rule("model.layers.{L}.mlp.experts.down_proj", "blk.{L}.ffn_down_exps.weight", down_either),
@@ -252,15 +253,16 @@ static QWEN_3_VL_MOE: &[Rule] = &[
 fn qwen_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
-    // Without a list, the layers with a window differ among models, and from their configurations.
+    // If the configuration does not list layers, it does not determine which layers have a window:
+    // models differ.
     if !keys.config.has("layer_types") {
         keys.refuse("use_sliding_window", |value| value.as_bool() == Some(true), "false")?;
     }
     keys.normalise(&["norm_topk_prob"])
 }
 
-/// Returns which layers have no experts: those listed, and all except every n-th
-/// (`decoder_sparse_step`).
+/// Returns whether each layer is dense. These are the listed layers, and all layers except every
+/// n-th (`decoder_sparse_step`).
 fn dense_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     const STEP: &str = "decoder_sparse_step";
     let layers = config.count(&["num_hidden_layers"])?.unwrap_or(0);
@@ -272,7 +274,7 @@ fn dense_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     Ok((0..layers).map(|layer| dense.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
-/// Refuses configurations with layers without experts.
+/// Refuses configurations in which some layers have no experts.
 fn all_sparse(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("mlp_only_layers", |value| value.as_array().is_none_or(|layers| !layers.is_empty()), "an empty array")?;
     keys.refuse("decoder_sparse_step", |value| value.as_u64() != Some(1), "1")
@@ -298,7 +300,8 @@ fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.rotated_part(0.25)
 }
 
-/// Puts sizes of linear attention by the gated delta rule: numbers of heads, and their dimensions.
+/// Puts the sizes of linear attention by the gated delta rule: numbers and lengths of key and value
+/// heads.
 pub(super) fn delta_rule(
     keys: &mut Keys<'_>,
     key_heads: u32,
@@ -321,7 +324,7 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     linear(keys)?;
     keys.normalise(&["norm_topk_prob"])?;
-    // The default gate in transformers is not a sigmoid.
+    // The default gate in transformers is not a sigmoid, so the key must be present.
     if config.text(&["output_gate_type"])? != Some("sigmoid") {
         let found =
             config.text(&["output_gate_type"])?.map_or_else(|| "missing".to_owned(), |found| format!("\"{found}\""));
@@ -344,7 +347,7 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if named.is_empty() {
         return Ok(());
     }
-    // The numbers count from 1.
+    // These layer numbers begin with 1.
     let layers = named.iter().map(|layer| layer.checked_sub(1)).collect::<Option<Vec<u32>>>();
     let layers =
         layers.ok_or_else(|| config.wrong("ple_layer_ids", format!("{named:?}"), "numbers of layers, from 1"))?;
@@ -371,7 +374,8 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn qwen_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    // Longer texts than in training would change RoPE and queries in the model's own code.
+    // For longer texts than in training, the model's own code would change RoPE and queries, so the
+    // context ends there.
     keys.count("context_length", &["seq_length"])?;
     keys.count("attention.key_length", &["kv_channels"])?;
     keys.count("attention.value_length", &["kv_channels"])?;

@@ -1,4 +1,4 @@
-//! Models with shared experts next to routed ones that belong to no other family.
+//! Models with routed and shared experts that belong to no other family.
 
 use super::super::config::Config;
 use super::super::conversions::{first_row, gate_up, plain, plus_one, skip, transpose, turned_query_key_value};
@@ -44,7 +44,7 @@ pub(super) static ROWS: &[Family] = &[
             "num_experts_per_tok": 6, "norm_topk_prob": true}"#,
         ..USUAL
     },
-    // No dense layers, and RoPE rotates the whole head.
+    // These models have no dense layers, and RoPE rotates the whole head.
     Family {
         model_types: &["solar_open"],
         architecture: "glm4moe",
@@ -81,7 +81,8 @@ pub(super) static ROWS: &[Family] = &[
             "moe_layer_start_index": 1, "moe_num_shared_experts": 2}"#,
         ..USUAL
     },
-    // Text uses the first of two groups of experts. The second group serves images and is not read.
+    // The model has two groups of experts. Text uses the first; the second, for images, is not
+    // read.
     Family {
         model_types: &["ernie4_5_vl_moe", "ernie4_5_vl_moe_text", "ernie4_5_moe_vl"],
         architecture: "ernie4_5-moe",
@@ -98,7 +99,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "bailingmoe",
         keys: |keys| {
             if keys.config.flag(&["norm_head"])? == Some(true) {
-                // With tied embeddings, the embedding table would also be divided.
+                // `norm_head` changes the output matrix. If it were also the embedding table, that
+                // would change, too.
                 let says = "false, since norm_head divides the output matrix";
                 keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), says)?;
             }
@@ -119,7 +121,8 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[LING_2],
         ..USUAL
     },
-    // Selection biases are stored minus their mean, which selects the same experts.
+    // The selection biases are stored minus their mean. This selects the same experts as the
+    // original biases.
     Family {
         model_types: &["sarvam_moe"],
         architecture: "bailingmoe2",
@@ -201,7 +204,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: minimax_m3,
         tensors: &[MINIMAX_M3],
         single: &["ffn_gate_inp.weight", "indexer.q_proj.weight", "indexer.k_proj.weight"],
-        // All these values mean the clamped gates and up of the graph.
+        // All these names mean the graph's gate with limits on gates and up products.
         activations: &["silu", "swish", "swigluoai"],
         defaults: r#"{"hidden_size": 6144, "intermediate_size": 3072, "num_hidden_layers": 60, "num_attention_heads": 64,
             "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 524288, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
@@ -223,7 +226,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// ERNIE 4.5 VL, for text: experts and biases for text come first; routers are transposed.
+/// Rules for the text part of ERNIE 4.5 VL. Experts and biases for text precede those for images,
+/// and routers are transposed.
 static ERNIE_VL: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate.weight", "blk.{L}.ffn_gate_inp.weight", transpose),
     rule("model.layers.{L}.mlp.gate.weight_1", "", skip),
@@ -233,14 +237,14 @@ static ERNIE_VL: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.{X}.down_proj", "blk.{L}.ffn_down_exps", plain),
 ];
 
-/// Flint, as published and as transformers writes it.
+/// Rules for Flint, for published files and for files that transformers writes.
 static FLINT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.softmax_offset", "blk.{L}.attn_sinks.weight", plain),
     rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
 ];
 
-/// Step-3.5 and 3.7 Flash, as published: norms multiply by `1 + weight`, and experts are
-/// concatenated.
+/// Rules for published files of Step-3.5 and 3.7 Flash. Norms multiply by `1 + weight`, and the
+/// matrices of all experts are one tensor.
 static STEP_3_5: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -258,7 +262,7 @@ static STEP_3_5: &[Rule] = &[
     rule("model.layers.{L}.share_expert.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Hy3.
+/// Rules for Hy3.
 static HY_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.router.gate", "blk.{L}.ffn_gate_inp", plain),
     rule("model.layers.{L}.mlp.expert_bias", "blk.{L}.exp_probs_b", plain),
@@ -267,13 +271,14 @@ static HY_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Laguna: gates on the output of attention.
+/// Rules for Laguna, which has gates on the output of attention.
 static LAGUNA: &[Rule] = &[
     rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
     rule("model.layers.{L}.mlp.experts.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// MiniMax-M3, as published and as transformers writes it: norms multiply by `1 + weight`.
+/// Rules for MiniMax-M3, for published files and for files that transformers writes. Norms multiply
+/// by `1 + weight`.
 static MINIMAX_M3: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -295,14 +300,14 @@ static MINIMAX_M3: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Ling 1.
+/// Rules for Ling 1.
 static LING: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.layers.{L}.attention.query_key_value.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value),
     rule("model.layers.{L}.attention.dense", "blk.{L}.attn_output", plain),
 ];
 
-/// Ling 2.
+/// Rules for Ling 2.
 static LING_2: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.layers.{L}.attention.query_key_value", "blk.{L}.attn_qkv", plain),
@@ -312,7 +317,7 @@ static LING_2: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// Hunyuan with experts.
+/// Rules for Hunyuan with experts.
 static HUNYUAN_MOE: &[Rule] = &[
     rule("model.layers.{L}.self_attn.query_layernorm", "blk.{L}.attn_q_norm", plain),
     rule("model.layers.{L}.self_attn.key_layernorm", "blk.{L}.attn_k_norm", plain),
@@ -322,7 +327,7 @@ static HUNYUAN_MOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Puts keys of Ling 2. `turned` is the share of a head that RoPE rotates.
+/// Puts the keys of Ling 2. `turned` is the default share of a head that RoPE rotates.
 fn ling_2(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
     keys.rotated_part(turned)?;
     keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
@@ -333,7 +338,7 @@ fn ling_2(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
     keys.normalise(&["norm_topk_prob"])
 }
 
-/// Puts keys of GLM-4 with experts. `turned` is the share of a head that RoPE rotates.
+/// Puts the keys of GLM-4 with experts. `turned` is the default share of a head that RoPE rotates.
 fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
     keys.default("expert_gating_func", SIGMOID);
     keys.rotated_part(turned)?;
@@ -347,7 +352,7 @@ fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
 fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let last = i64::from(config.require(&["num_hidden_layers"])?) - 1;
-    // A value of -1 also means the last layer.
+    // An end of -1 also means the last layer.
     let before = |value: &serde_json::Value| value.as_i64().is_none_or(|end| end != -1 && end < last);
     keys.refuse("moe_layer_end_index", before, &format!("{last}, the last layer"))?;
     keys.count("expert_count", &["moe_num_experts"])?;
@@ -358,8 +363,8 @@ fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_shared_count", &["moe_num_shared_experts"])
 }
 
-/// Puts keys of ERNIE 4.5 VL. Some values have a number for text and one for images, in this order;
-/// shared experts have the width of text experts.
+/// Puts the keys of ERNIE 4.5 VL. Some values are lists: a number for text, then one for images.
+/// Shared experts have the width of text experts.
 fn ernie_vl_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let of_text = |key: &str| match config.value(key).is_some_and(|value| value.is_array()) {
@@ -394,7 +399,8 @@ fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     base_by_alpha(keys)
 }
 
-/// Puts keys of models with shared experts that are merged into one, after leading dense layers.
+/// Puts the keys of models that have leading dense layers and several shared experts, merged into
+/// one.
 fn shared_beside(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let width = config.require(&["moe_intermediate_size"])?;
@@ -458,7 +464,7 @@ fn cohere_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if config.has("layer_types") {
         return keys.windows();
     }
-    // Leading dense layers have their own period.
+    // The leading dense layers have their own period of layers with a window.
     let period = |key| config.require(&[key]).map(|period| period.max(1));
     let (front, after) = (period("prefix_dense_sliding_window_pattern")?, period("sliding_window_pattern")?);
     let windowed = |layer: u32| match layer.checked_sub(dense) {
@@ -501,7 +507,7 @@ fn minimax_m3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])? as usize;
-    // Published files also list the layers that draft, after the others.
+    // Published files list draft layers, too, after the model's layers.
     let windowed: Vec<bool> = match config.texts("layer_types")? {
         Some(kinds) => kinds.into_iter().map(|kind| kind == "sliding_attention").take(layers).collect(),
         None => vec![false; layers],
@@ -544,7 +550,8 @@ fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.count("attention.sliding_window", &["sliding_window"])?;
         keys.flags("attention.sliding_window_pattern", windowed.into_iter());
     }
-    // The graph rotates half of a head in layers without a window, and the whole head in others.
+    // The graph always rotates half of a head in layers without a window, and the whole head in
+    // layers with one.
     for (found, expected) in
         [(keys.rope_number("partial_rotary_factor")?, 0.5), (keys.local_rope_number("partial_rotary_factor")?, 1.0)]
     {
@@ -575,8 +582,8 @@ fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.limits("swiglu_clamp_shexp", "swiglu_limits_shared")
 }
 
-/// Returns the first layer with experts, from the kinds of layers, or from a list of layers that
-/// may be one text.
+/// Returns the first layer with experts. The source is the list of layer kinds, or a list of
+/// layers, which may be an array or a text with commas.
 fn first_sparse(config: &Config) -> Result<u32, CheckpointError> {
     const LIST: &str = "moe_layers_enum";
     if let Some(dense) = leading_dense(config)? {

@@ -103,7 +103,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Falcon-H1: attention and state spaces in parallel. GGUF files have its factors in the matrices.
+/// Rules for Falcon-H1, which has attention and a state space in parallel. The model's factors are
+/// multiplied into the matrices.
 static FALCON_H1: &[Rule] = &[
     rule("model.embed_tokens", "token_embd", embedding),
     rule("model.final_layernorm", "output_norm", plain),
@@ -125,8 +126,8 @@ static FALCON_H1: &[Rule] = &[
     rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", out_of_states),
 ];
 
-/// Nemotron-H: each layer is one part after one norm. There is no RoPE, but queries and keys are
-/// ordered as for adjacent RoPE pairs.
+/// Rules for Nemotron-H: each layer is one block after one norm. There is no RoPE, but rows of
+/// queries and keys are ordered as for adjacent RoPE pairs.
 static NEMOTRON_H: &[Rule] = &[
     rule("model.embeddings", "token_embd", plain),
     rule("model.norm_f", "output_norm", plain),
@@ -157,13 +158,14 @@ static NEMOTRON_H: &[Rule] = &[
     rule("model.layers.{L}.mixer.fc2_latent_proj", "blk.{L}.ffn_latent_up", plain),
 ];
 
-/// Mamba-1: in addition to Mamba-2's, the matrices that make steps, keys and queries.
+/// Rules for Mamba-1. In addition to the tensors of Mamba-2, it has matrices that make steps, keys
+/// and queries.
 static MAMBA: &[Rule] = &[
     rule("model.layers.{L}.mixer.x_proj", "blk.{L}.ssm_x", plain),
     rule("model.layers.{L}.mixer.dt_proj", "blk.{L}.ssm_dt", plain),
 ];
 
-/// PLaMo 2: tensors in addition to the blocks of PLaMo 3.
+/// Rules for the tensors that PLaMo 2 has in addition to those of PLaMo 3's blocks.
 static PLAMO_2: &[Rule] = &[
     rule("model.layers.layers.{L}.mixer.q_weight", "blk.{L}.attn_q_norm.weight", plain),
     rule("model.layers.layers.{L}.mixer.k_weight", "blk.{L}.attn_k_norm.weight", plain),
@@ -181,7 +183,7 @@ static PLAMO_2: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Jamba: state spaces of Mamba-1 with norms. Layers have either experts or a dense network.
+/// Rules for Jamba: state spaces of Mamba-1 with norms. Each layer has experts or a dense network.
 static JAMBA: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
     rule("model.layers.{L}.pre_ff_layernorm", "blk.{L}.ffn_norm", plain),
@@ -206,14 +208,14 @@ static JAMBA: &[Rule] = &[
 
 /// Sizes of Mamba-2's states.
 pub(super) struct Mamba2 {
-    /// Taps of the convolution.
+    /// Number of taps of the convolution.
     pub taps: u32,
-    /// Elements of a key.
+    /// Number of elements of a key.
     pub state_size: u32,
-    /// Groups of heads that share keys and queries.
+    /// Number of groups of heads that share keys and queries.
     pub groups: u32,
     pub heads: u32,
-    /// Elements of a head.
+    /// Number of elements of a head.
     pub head_dim: u32,
 }
 
@@ -234,8 +236,9 @@ pub(super) fn mamba(keys: &mut Keys<'_>, sizes: Mamba2) -> Result<(), Checkpoint
     Ok(())
 }
 
-/// Puts sizes of Mamba-1's states: taps, elements of a key, and growth of the width. The rank of
-/// steps is a sixteenth of the width, unless the key `rank` has a number.
+/// Puts the sizes of Mamba-1's states. `expand` is the ratio of the inner width to the stream's
+/// width. The rank of steps is a sixteenth of the stream's width, unless the configuration's key
+/// `rank` states a number.
 fn selective(keys: &mut Keys<'_>, taps: u32, state_size: u32, expand: u32, rank: &str) -> Result<(), CheckpointError> {
     let config = keys.config;
     let width = config.require(&["hidden_size"])?;
@@ -272,7 +275,7 @@ fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.refuse("mamba_enabled", |value| value.as_bool() != Some(true), "true")?;
     let (layers, step) = (config.require(&["num_hidden_layers"])?, config.require(&["mamba_step"])?.max(1));
-    // In a shallow model only the last layer attends.
+    // If the model has too few layers for the period, only the last layer has attention.
     let attends = |layer: u32| if layers <= step / 2 { layer + 1 == layers } else { layer % step == step / 2 };
     let kinds: Vec<Kind> =
         (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect();
@@ -280,7 +283,7 @@ fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let heads = config.require(&["num_attention_heads"])?;
     let of_layer = kinds.iter().map(|kind| if *kind == Kind::Attention { heads } else { 0 });
     keys.put("attention.head_count", of_layer.collect::<Vec<u32>>());
-    // Layers with attention have a window, except the listed ones.
+    // Attention layers have a window, except those that the configuration lists.
     let listed: HashSet<u32> = config.counts("full_attention_idx")?.unwrap_or_default().into_iter().collect();
     let windowed: Vec<bool> = (0..layers).map(|layer| attends(layer) && !listed.contains(&layer)).collect();
     if windowed.contains(&true) {
@@ -354,7 +357,8 @@ fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if config.flag(&["mamba_rms_norm"])? == Some(true) {
         keys.refuse("mamba_norm_before_gate", |value| value.as_bool() == Some(true), "false")?;
     }
-    // The factor on the embedding differs from that on logits.
+    // The embedding table and the output matrix have different factors, so they cannot be one
+    // matrix.
     keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), "false")?;
     let [taps, state, groups] = ["mamba_d_conv", "mamba_d_state", "mamba_n_groups"].map(|key| config.require(&[key]));
     mamba(keys, Mamba2 { taps: taps?, state_size: state?, groups: groups?, heads, head_dim })

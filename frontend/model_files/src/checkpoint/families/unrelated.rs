@@ -1,4 +1,4 @@
-//! Models that share neither tensor names nor keys with others.
+//! Models whose tensor names and keys differ from those of all other families.
 
 use super::super::conversions::{
     all_halves_side_by_side, gains_of_heads, gate_query_key_value, gate_up, halves_side_by_side, key_signs, plain,
@@ -30,8 +30,8 @@ pub(super) static ROWS: &[Family] = &[
             "position_embedding_type": "learned_absolute", "group_query_attention": true, "num_query_groups": 1}"#,
         ..USUAL
     },
-    // The configurations have a class, but no `model_type`. In CogVLM 2 heads share keys, and its
-    // RoPE is not described.
+    // These configurations have a class name, but no `model_type`. CogVLM 2 is refused: its heads
+    // share keys, and no source describes its RoPE.
     Family {
         model_types: &["CogVLMForCausalLM"],
         architecture: "cogvlm",
@@ -82,7 +82,8 @@ pub(super) static ROWS: &[Family] = &[
             "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 5e5}"#,
         ..USUAL
     },
-    // Attention without latent rows, in spite of DeepSeek-V2's configuration class.
+    // These models have attention without latent rows, although their configuration has
+    // DeepSeek-V2's class.
     Family {
         model_types: &["deepseek_vl_v2", "deepseek_v2", "deepseek_ocr2_text", "deepseek_ocr2"],
         architecture: "deepseek2-ocr",
@@ -98,7 +99,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// OpenELM: gates and up are one matrix.
+/// Rules for OpenELM, whose gate and up matrices are one matrix.
 static OPENELM: &[Rule] = &[
     rule("model.token_embeddings", "token_embd", plain),
     rule("model.layers.{L}.attn_norm", "blk.{L}.attn_norm", plain),
@@ -111,10 +112,10 @@ static OPENELM: &[Rule] = &[
     rule("model.layers.{L}.ffn.proj_2", "blk.{L}.ffn_down", plain),
 ];
 
-/// CodeShell: like GPT-2, with RoPE.
+/// Rules for CodeShell: like GPT-2, with RoPE.
 static CODESHELL: &[Rule] = &[rule("model.h.{L}.attn.rotary_emb.inv_freq", "", skip)];
 
-/// CogVLM: matrices for text, and others for images.
+/// Rules for CogVLM: matrices for text are kept, and those for images are dropped.
 static COGVLM: &[Rule] = &[
     rule("model.layers.{L}.self_attn.language_expert_query_key_value", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.language_expert_dense", "blk.{L}.attn_output", plain),
@@ -128,7 +129,7 @@ static COGVLM: &[Rule] = &[
     rule("model.layers.{L}.mlp.vision_mlp.down_proj", "blk.{L}.vis_down", plain),
 ];
 
-/// HRM-Text: layers of the upper stack follow those of the lower one.
+/// Rules for HRM-Text: layers of the upper stack follow those of the lower stack.
 static HRM_TEXT: &[Rule] = &[
     rule("model.z_L_init", "hrm.z_l_init", plain),
     rule("model.L_module.layers.{L}.self_attn.gate_proj", "blk.{L}.attn_gate", plain),
@@ -155,13 +156,13 @@ static HRM_TEXT: &[Rule] = &[
     rule("model.H_module.layers.{U}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// BitNet: norms before the last matrices of blocks.
+/// Rules for BitNet: norms precede the last matrix of each block.
 static BITNET: &[Rule] = &[
     rule("model.layers.{L}.self_attn.attn_sub_norm", "blk.{L}.attn_sub_norm", plain),
     rule("model.layers.{L}.mlp.ffn_sub_norm", "blk.{L}.ffn_sub_norm", plain),
 ];
 
-/// Chameleon: norm weights of queries and keys are reordered like their rows.
+/// Rules for Chameleon: norm weights of queries and keys are reordered like their rows.
 static CHAMELEON: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_norm.bias", "blk.{L}.attn_q_norm.bias", all_halves_side_by_side),
     rule("model.layers.{L}.self_attn.k_norm.bias", "blk.{L}.attn_k_norm.bias", all_halves_side_by_side),
@@ -169,7 +170,8 @@ static CHAMELEON: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", halves_side_by_side),
 ];
 
-/// Talkie: RoPE rotates in the opposite direction; changed signs compensate.
+/// Rules for Talkie, whose RoPE rotates in the opposite direction. The signs of some rows are
+/// changed to compensate.
 static TALKIE: &[Rule] = &[
     rule("model.embed.weight", "token_embd.weight", plain),
     rule("model.embed", "token_embd.weight", plain),
@@ -194,7 +196,7 @@ fn openelm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let (layers, width) = (config.require(&["num_transformer_layers"])?, config.require(&["model_dim"])?);
     let divisor = f64::from(config.count(&["ffn_dim_divisor"])?.unwrap_or(256).max(1));
-    // Rounds to the nearest multiple, but at most 10 % down.
+    // The width is rounded to the nearest multiple of the divisor, but by at most 10 % down.
     let inner = |factor: f64| {
         let exact = factor * f64::from(width);
         let near = (((exact + divisor / 2.0) / divisor).floor() * divisor).max(divisor);
@@ -217,7 +219,7 @@ fn openelm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("embedding_length", width);
     keys.count("context_length", &["max_context_length"])?;
     keys.number("rope.freq_base", &["rope_freq_constant"])?;
-    // The constant is from the model's code.
+    // This epsilon is a constant in the model's code.
     keys.put("attention.layer_norm_rms_epsilon", 1e-6f32);
     keys.refuse("normalize_qk_projections", |value| value.as_bool() != Some(true), "true")?;
     keys.refuse("activation_fn_name", |value| value.as_str() != Some("swish"), "swish")?;
@@ -234,7 +236,7 @@ fn codeshell(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if config.flag(&["group_query_attention"])? == Some(true) {
         keys.count("attention.head_count_kv", &["num_query_groups"])?;
     }
-    // llama.cpp's converter writes these keys for unscaled positions.
+    // llama.cpp's converter writes these keys for RoPE without scaling.
     if !keys.has("rope.scaling.type") {
         keys.put("rope.scaling.type", "linear");
         keys.put("rope.scaling.factor", 1f32);
@@ -245,7 +247,8 @@ fn codeshell(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 fn hrm_text(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
-    // The count is that of one stack; `num_hidden_layers` may count all computed layers.
+    // The first key counts the layers of one stack. `num_hidden_layers` may count all computed
+    // layers.
     let layers = config.require(&["num_layers_per_stack", "num_hidden_layers"])?;
     let (cycles, lower) = (config.require(&["H_cycles"])?, config.require(&["L_cycles"])?);
     let all = u64::from(layers) * u64::from(cycles).saturating_mul(u64::from(lower) + 1);
@@ -268,7 +271,7 @@ fn deepseek_ocr(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_shared_count", &["n_shared_experts"])?;
     keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
     keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
-    // GGUF files have this key; graphs ignore it.
+    // GGUF files have this key, but graphs ignore it.
     keys.count("attention.sliding_window", &["sliding_window_size", "sliding_window"])?;
     keys.refuse("n_group", |value| value.as_u64() != Some(1), "1")?;
     keys.normalise(&["norm_topk_prob"])

@@ -1,15 +1,16 @@
-//! Keys of RoPE.
+//! GGUF keys of RoPE, made from the RoPE parameters of a configuration.
 
 use super::{Keys, MAX_HEAD, head_dim};
 use crate::checkpoint::config::Config;
 use crate::checkpoint::error::CheckpointError;
 
-/// Numbers of RoPE that configurations may list for each layer, and the name of the list.
+/// RoPE parameters that configurations may list for each layer, each with the name of the list.
 const LISTED: [(&str, &str); 2] = [("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")];
 
 impl Keys<'_> {
-    /// Returns the tables of RoPE parameters: those of transformers 5 (`rope_parameters`, nested by
-    /// kind of layer if these differ), and those of earlier versions.
+    /// Returns the tables of RoPE parameters. The first is that of transformers 5,
+    /// `rope_parameters`, which may have a nested table for each kind of layer. The second is that
+    /// of earlier versions.
     fn rope_tables(&self) -> Result<[Option<Config>; 2], CheckpointError> {
         let now = self.config.object("rope_parameters")?;
         let full = match &now {
@@ -22,7 +23,7 @@ impl Keys<'_> {
         Ok([full.or(now), self.config.object("rope_scaling")?])
     }
 
-    /// Returns a number of the RoPE parameters.
+    /// Returns the RoPE parameter `key`, if it is a number.
     pub(crate) fn rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
         for table in self.rope_tables()?.iter().flatten() {
             if let Some(number) = table.number(&[key])? {
@@ -38,7 +39,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns a RoPE parameter of layers with a window, if it differs.
+    /// Returns the RoPE parameter `key` of layers with a window, if these have a table of their
+    /// own.
     pub(crate) fn local_rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
         const LOCAL: &str = "sliding_attention";
         match self.config.object("rope_parameters")? {
@@ -47,7 +49,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns a number that is listed for each layer, from the first layer of a kind.
+    /// Returns the number that a list states for the first layer of a kind.
     fn of_kind(&self, key: &str, kind: &str) -> Result<Option<f64>, CheckpointError> {
         let Some((_, listed)) = LISTED.iter().find(|(of, _)| *of == key) else { return Ok(None) };
         let Some(kinds) = self.config.texts("layer_types")? else { return Ok(None) };
@@ -68,7 +70,7 @@ impl Keys<'_> {
         Ok(None)
     }
 
-    /// Returns the parameters of YaRN if it scales the positions.
+    /// Returns the parameters of YaRN, if the scaling type is YaRN.
     pub(crate) fn yarn(&self) -> Result<Option<Yarn>, CheckpointError> {
         if self.rope_kind()?.as_deref() != Some("yarn") {
             return Ok(None);
@@ -77,7 +79,8 @@ impl Keys<'_> {
         let context = context.filter(|x| *x >= 1.0 && *x <= f64::from(u32::MAX)).ok_or_else(|| {
             self.config.wrong("original_max_position_embeddings", "missing, or no count", "a count, for yarn")
         })?;
-        // Without a stated factor, the growth of the context is the factor.
+        // If the factor is not stated, it is the ratio of the context length to the original
+        // context length.
         let factor = match self.rope_number("factor")? {
             Some(factor) => factor,
             None => f64::from(self.config.require(&["max_position_embeddings"])?) / context,
@@ -137,8 +140,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Sets whether YaRN's ramp begins and ends at whole pairs, if this differs from the default of
-    /// the architecture's graph.
+    /// Puts whether the bounds of YaRN's ramp are rounded to whole pairs, if this differs from
+    /// `usual`, the default of the architecture's graph.
     pub(crate) fn set_ramp_truncation(&mut self, usual: bool) -> Result<(), CheckpointError> {
         const KEY: &str = "truncate";
         let mut stated = None;
@@ -152,8 +155,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Puts the keys of scaling by two lists of factors. The magnitude of sines and cosines is
-    /// stated, or follows from the growth of the context (transformers,
+    /// Puts the keys of longrope, which has two lists of factors. The factor on sines and cosines
+    /// is stated, or follows from the growth of the context (transformers,
     /// `_compute_longrope_parameters`).
     fn longrope(&mut self) -> Result<(), CheckpointError> {
         const ORIGINAL: &str = "original_max_position_embeddings";
@@ -188,7 +191,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Returns the divisors of RoPE frequencies, for models that divide them.
+    /// Returns the names and values of tensors with divisors of RoPE frequencies, for models that
+    /// have them.
     pub(crate) fn divisors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, CheckpointError> {
         let factors = match self.rope_kind()?.as_deref() {
             Some("llama3") => llama_3_divisors(self)?,
@@ -204,8 +208,8 @@ impl Keys<'_> {
         Ok(vec![("rope_freqs.weight", factors)])
     }
 
-    /// Puts the length of the leading part of a head that RoPE rotates. `share` is the default
-    /// share.
+    /// Puts the number of elements, at the start of a head, that RoPE rotates. `share` is the
+    /// default share of the head.
     pub(crate) fn rotated_part(&mut self, share: f64) -> Result<(), CheckpointError> {
         let share = self.rope_number("partial_rotary_factor")?.unwrap_or(share);
         let dims = head_dim(self.config)? as f64 * share;
@@ -217,28 +221,28 @@ impl Keys<'_> {
     }
 }
 
-/// Scaling by YaRN.
+/// Parameters of YaRN.
 pub(crate) struct Yarn {
-    /// Growth of the context.
+    /// Ratio of the context length to the original context length.
     pub factor: f64,
-    /// Context before scaling.
+    /// Original context length, before scaling.
     pub context: u32,
-    /// Factor on sines and cosines: `attention_factor`, or a value derived from the growth of the
-    /// context.
+    /// Factor on sines and cosines: the parameter `attention_factor`, or a value derived from
+    /// `factor`.
     pub magnitude: f64,
 }
 
-/// Returns YaRN's factor on sines and cosines; `weight` multiplies its logarithm (transformers,
+/// Returns YaRN's factor on sines and cosines, `1 + 0.1 * weight * ln(factor)` (transformers,
 /// `_compute_yarn_parameters`).
 pub(crate) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * weight * factor.ln() }
 }
 
-/// Returns Gemma 4's divisors for layers without a window. The first pairs of a head rotate as in a
-/// whole head; the others do not rotate.
+/// Returns Gemma 4's divisors of RoPE frequencies in layers without a window. They are 1 for the
+/// first pairs of a head. The other pairs must not rotate.
 fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
-    /// Divisor that is so large that the pair practically does not rotate; llama.cpp's converter
-    /// writes the same number.
+    /// Divisor so large that a pair practically does not rotate. llama.cpp's converter writes the
+    /// same number.
     const STILL: f32 = 1e30;
     let dims = keys.key_number("rope.dimension_count").unwrap_or(0);
     if dims > MAX_HEAD {
@@ -252,8 +256,8 @@ fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     Ok((0..dims / 2).map(|pair| if pair < turned { 1.0 } else { STILL }).collect())
 }
 
-/// Returns one of two lists of factors, one factor for each pair; the second list serves longer
-/// contexts.
+/// Returns the list of longrope's factors under `key`: one factor for each pair. One list serves
+/// short contexts, the other long contexts.
 fn longrope_divisors(keys: &Keys<'_>, key: &str) -> Result<Vec<f32>, CheckpointError> {
     for table in keys.rope_tables()?.iter().flatten() {
         if let Some(factors) = table.numbers(key)? {
@@ -263,8 +267,8 @@ fn longrope_divisors(keys: &Keys<'_>, key: &str) -> Result<Vec<f32>, CheckpointE
     Err(keys.config.wrong(key, "missing", "an array of numbers, for longrope"))
 }
 
-/// Returns Llama 3's divisors: 1 for high frequencies, the factor for low ones, and a smooth
-/// transition between them (transformers, `_compute_llama3_parameters`).
+/// Returns Llama 3's divisors of RoPE frequencies: 1 for high frequencies, the factor for low ones,
+/// and a smooth transition between them (transformers, `_compute_llama3_parameters`).
 fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     let config = keys.config;
     let number = |key: &str, default: f64| Ok::<_, CheckpointError>(keys.rope_number(key)?.unwrap_or(default));
@@ -275,13 +279,15 @@ fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     if length == 0 || length > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
         return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
     }
-    // Without a key for the rotated part of a head, a model may still rotate only a part of it.
+    // If no key states how many elements RoPE rotates, the parameter `partial_rotary_factor` may
+    // still do so.
     let dims = match keys.has("rope.dimension_count") {
         true => length,
         false => (length as f64 * number("partial_rotary_factor", 1.0)?.clamp(0.0, 1.0)) as u64,
     };
     let [factor, low, high, context] = [factor, low, high, context].map(|x| x as f32);
-    // Single precision as in other programs, so that files and folders have the same divisors.
+    // Other programs compute these in single precision. Doing the same gives files and folders the
+    // same divisors.
     let divisors = (0..dims / 2).map(|pair| {
         let frequency = 1.0 / base.powf((2 * pair) as f32 / dims as f32);
         let length = (2.0 * std::f64::consts::PI) as f32 / frequency;
