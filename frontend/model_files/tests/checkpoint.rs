@@ -1,4 +1,5 @@
-//! Vocabularies of folders of safetensors, compared with the `tokenizers` crate on the same files.
+//! Tests of vocabularies of safetensors folders. Ids are compared with those of the `tokenizers`
+//! crate for the same files.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ fn ids_match_the_tokenizers_crate() {
     for name in FOLDERS {
         let (ours, theirs) = (ours(name), theirs(name));
         for text in texts {
-            // Both recognise SentencePiece's special tokens in text.
+            // Both tokenizers recognise special tokens in the text here.
             let right = theirs.encode(text, false).unwrap();
             assert_eq!(
                 ours.encode(text, true).map(|ids| without_bos(name, ids)).unwrap(),
@@ -47,7 +48,7 @@ fn ids_match_the_tokenizers_crate() {
     }
 }
 
-/// Removes the BOS, which is not compared here.
+/// Removes BOS, which only our tokenizer adds for this folder.
 fn without_bos(name: &str, ids: Vec<u32>) -> Vec<u32> {
     match (name, ids.split_first()) {
         ("deepseek-fp8", Some((1, rest))) => rest.to_vec(),
@@ -57,7 +58,7 @@ fn without_bos(name: &str, ids: Vec<u32>) -> Vec<u32> {
 
 #[test]
 fn random_text_ids_match_the_tokenizers_crate() {
-    // The seed is fixed, so that a failure repeats.
+    // The seed is fixed, so that a failure can be repeated.
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(ProptestConfig { cases: 300, ..ProptestConfig::default() }, rng);
     let words =

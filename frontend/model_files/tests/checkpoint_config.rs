@@ -1,4 +1,4 @@
-//! Configurations of folders, and the defaults of transformers for missing keys.
+//! Tests of configurations of folders, and of defaults from transformers' classes for missing keys.
 
 #[path = "checkpoint_config/codebook.rs"]
 mod codebook;
@@ -21,7 +21,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::{Gguf, Value};
 use serde_json::{Value as Json, json};
 
-/// Writes a folder with a configuration and tensors of zeros.
+/// Writes a folder with this configuration, and with tensors of zeros.
 fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBuf {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
     let _ = fs::remove_dir_all(&to);
@@ -39,7 +39,7 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
         header.insert((*name).into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes]}));
         end += bytes;
     }
-    // As in real files, data begin at a multiple of eight.
+    // As in real files, the data begin at a multiple of eight bytes.
     let mut header = serde_json::to_vec(&header).unwrap();
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -49,7 +49,7 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
     to
 }
 
-/// Writes the bytes of a tensor in such a folder.
+/// Overwrites the bytes of a tensor in a folder that a test wrote.
 fn fill(folder: &Path, tensor: &str, bytes: &[u8]) {
     let path = folder.join("model.safetensors");
     let mut file = fs::read(&path).unwrap();
@@ -64,8 +64,7 @@ fn open(folder: &Path) -> Gguf {
     ixc_architectures::open(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Opens the smallest Gemma 3 with the default heads of a sparse configuration: 8 and 4 of
-/// length 256.
+/// Opens a small Gemma 3 model with these numbers of heads, key heads, and elements of a head.
 fn gemma_3(test: &str, text: &Json, [heads, kv_heads, length]: [u64; 3]) -> Gguf {
     let width = 32;
     let (q, kv) = (heads * length, kv_heads * length);
@@ -102,7 +101,8 @@ fn hyper(model: &Gguf) -> Hyper {
     ixc_architectures::build(model).unwrap_or_else(|error| panic!("{error}")).hyper
 }
 
-/// gemma-3-4b as published: missing keys have the defaults of `Gemma3TextConfig`.
+/// Tests the published configuration of gemma-3-4b. Missing keys have the defaults of
+/// `Gemma3TextConfig`.
 #[test]
 fn missing_gemma_3_keys_have_class_defaults() {
     let text = json!({
@@ -119,19 +119,19 @@ fn missing_gemma_3_keys_have_class_defaults() {
     let layer = &found.layers[0];
     assert_eq!((layer.heads, layer.kv_heads, layer.key_length), (8, 4, 256));
     assert_eq!(layer.attention_scale, 1.0 / 16.0);
-    // The largest model: the divisor of scores differs from the length of a head.
+    // In the largest model, the divisor of scores is not the root of a head's length.
     let mut text = text;
     let own =
         json!({"head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 16, "query_pre_attn_scalar": 168});
     text.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
     let found = hyper(&gemma_3("gemma3-27b", &text, [32, 16, 128]));
     assert_eq!(found.layers[0].attention_scale as f32, (1.0 / 168f64.sqrt()) as f32);
-    // This configuration states only sizes; the default window differs.
+    // This configuration states sizes only, so the default window of the class applies.
     let text = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6});
     assert_eq!(hyper(&gemma_3("gemma3-sparse", &text, [8, 4, 256])).layers[0].window, Some(4096));
 }
 
-/// Opens a test checkpoint with a changed configuration.
+/// Opens a copy of the test checkpoint `of` whose configuration `change` has changed.
 fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf, String> {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
     let _ = fs::remove_dir_all(&to);
@@ -148,7 +148,7 @@ fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf,
     ixc_architectures::open(&to).map_err(|error| error.to_string())
 }
 
-/// A key that is null does not get the default.
+/// Tests that the default does not apply to a key that is null.
 #[test]
 fn null_keys_have_no_default() {
     let without = |key: &'static str| {
@@ -162,7 +162,7 @@ fn null_keys_have_no_default() {
     assert_eq!(of(&null), None);
 }
 
-/// Factors on sines and cosines as in transformers' `_compute_yarn_parameters`.
+/// Tests factors on sines and cosines: they are those of transformers' `_compute_yarn_parameters`.
 #[test]
 fn yarn_multiplies_as_transformers_does() {
     let magnitude = |test: &str, of: &str, scaling: Json| {
@@ -183,12 +183,12 @@ fn yarn_multiplies_as_transformers_does() {
     let usual = 1.0 + 0.1 * 4f64.ln();
     near(magnitude("yarn", "qwen3moe", json!({"factor": 4.0})), usual, 4.0);
     near(magnitude("yarn-stated", "qwen3moe", json!({"factor": 4.0, "attention_factor": 1.25})), 1.25, 4.0);
-    // The ratio of 256 positions and the original context.
+    // Without a stated factor, the factor is 256 positions divided by the original context.
     near(magnitude("yarn-grown", "qwen3moe", json!({"factor": null})), usual, 4.0);
     let weights = json!({"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5});
     let ratio = usual / (1.0 + 0.05 * 4f64.ln());
     near(magnitude("yarn-weights", "qwen3moe", weights.clone()), ratio, 4.0);
-    // In latent attention, the factor on scores has the rest.
+    // In latent attention, the rest of the magnitude is in the factor on scores.
     near(magnitude("yarn-latent", "deepseek-fp8", weights), ratio, 4.0);
     near(
         magnitude("yarn-latent-equal", "deepseek-fp8", json!({"factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.7})),
@@ -196,7 +196,8 @@ fn yarn_multiplies_as_transformers_does() {
         4.0,
     );
     near(magnitude("yarn-latent-plain", "deepseek-fp8", json!({"factor": 4.0})), usual, 4.0);
-    // In all models, the ramp begins and ends at whole pairs unless the configuration differs.
+    // In all models, the bounds of YaRN's ramp are rounded to whole pairs, unless the configuration
+    // states otherwise.
     let ramp = |test: &str, of: &str, truncate: Json| {
         let rope = json!({"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": truncate});
         hyper(&changed(test, of, |json| json["rope_parameters"] = rope).unwrap()).rope.scaling
@@ -213,7 +214,7 @@ fn yarn_multiplies_as_transformers_does() {
     assert!(said.contains("key \"attention_factor\" is -1; expected a positive number"), "{said}");
 }
 
-/// Returns the numbers of a key, which may be one count or one for each layer.
+/// Returns the numbers of a key, which is a number or an array.
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(array) => {
@@ -229,15 +230,17 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// Hybrids and Gemma 4, as transformers saves the golden models: keys and tensors are the same as
-/// in the files of llama.cpp's converter.
+/// Tests hybrid models and Gemma 4, saved by transformers from the golden models. Keys and tensors
+/// must be the same as in the files of llama.cpp's converter.
 #[test]
 fn checkpoint_keys_and_tensors_match_the_converter() {
-    // Keys that carry no information in these models: RoPE that no layer uses, sections of M-RoPE,
-    // a single group, sizes that follow from tensors, kinds of layers that are also listed, and
-    // vocabularies.
+    // These keys are not compared, as they carry no information in these models. They are RoPE keys
+    // of models without RoPE, sections of M-RoPE, the number of groups if it is 1, and
+    // vocabularies. They are also sizes that follow from tensors, and kinds of layers that another
+    // key lists.
     const SILENT: [&str; 10] = [
-        // Order of queries, keys and values in Falcon's files, which all of them have.
+        // This key states the order of queries, keys and values, which is the same in all files of
+        // Falcon.
         "tensor_data_layout",
         "rope.scaling.finetuned",
         "vocab_size",
@@ -249,14 +252,14 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
         "rope.dimension_sections",
         "full_attention_interval",
     ];
-    // Matrices that the converter keeps in f32, but that golden files of other writers have in f16;
-    // and matrices that graphs convert to f32.
+    // The converter keeps these matrices in f32, but golden files of other writers have f16, or
+    // graphs convert them to f32.
     const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "indexer.proj.weight", "ple_conv1d.weight"];
-    // Norms whose weights all equal one number in the configuration; converters write the number
-    // for each element of a head.
+    // The weights of these norms all equal one number in the configuration. Converters write it for
+    // each element of a head.
     const CONSTANT: [(&str, &str); 2] =
         [("muse-glimmer", "attn_q_norm.weight"), ("muse-glimmer", "attn_k_norm.weight")];
-    // Values that mean the feature is absent.
+    // These values mean that a feature is absent, like a missing key.
     const NONE: [(&str, &str); 4] = [
         ("rope.scaling.type", "\"none\""),
         ("attention.sliding_window", "0"),
@@ -292,7 +295,8 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
         let theirs = ixc_architectures::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
             let of = |tensor: &ixc_model_files::gguf::Tensor| {
-                // Vectors may be written as matrices, and norms of streams as one norm.
+                // Writers may store vectors as matrices, and the norms of all streams as one
+                // vector.
                 let dims: Vec<u64> = match tensor.name().contains("_norm") {
                     true => vec![tensor.dims().iter().product()],
                     false => tensor.dims().iter().copied().filter(|dim| *dim > 1).collect(),
@@ -319,13 +323,13 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
         assert_eq!(ours.metadata().read::<&str>("general.architecture").unwrap(), architecture);
         for (key, value) in theirs.metadata().iter() {
             let Some(part) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else { continue };
-            // Nemotron-H has another key for the epsilon of norms.
+            // Nemotron-H states the epsilon of norms under another key.
             let found = ours
                 .metadata()
                 .get(key)
                 .or_else(|| ours.metadata().get(&key.replace("layer_norm_epsilon", "layer_norm_rms_epsilon")));
             match found {
-                // Kimi Linear caches as much of a value as of a key, whatever its files state.
+                // In Kimi Linear, this key has no meaning, so it is not compared.
                 Some(_) if architecture == "kimi-linear" && part == "attention.value_length" => {}
                 Some(found) if numbers(found) != numbers(value) => {
                     wrong.push(format!("{name}: {key} is {found}, not {value}"))
@@ -336,7 +340,8 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
                 _ => {}
             }
         }
-        // Factors of layers are one-element tensors, which are zeros here.
+        // Factors of layers are one-element tensors. They are zeros here, so their ops are not
+        // compared.
         let ops = |model: &Gguf| -> Vec<_> {
             let module = ixc_architectures::build(model).unwrap_or_else(|error| panic!("{name}: {error}")).module;
             module.functions[0].ops.iter().map(|op| op.kind).collect()
@@ -350,8 +355,8 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
     assert!(count >= 70);
 }
 
-/// MiMo-V2 with two layers, the second with a window and twice as many key heads. The sizes are
-/// those of all rows of queries, keys and values of both.
+/// Rows of queries, keys and values in each of two layers of a MiMo-V2 model. The second layer has
+/// a window and twice as many key heads.
 const MIMO_ROWS: [[u64; 3]; 2] = [[128, 64, 32], [128, 128, 64]];
 
 fn mimo_2(test: &str, quantised: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBuf {
@@ -374,8 +379,9 @@ fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
         .collect()
 }
 
-/// OLMo Hybrid: sizes of linear attention follow from the width. Every fourth layer has attention,
-/// or the last one of a shallower model (transformers, `OlmoHybridConfig`).
+/// Tests OLMo Hybrid: sizes of linear attention follow from the width. Every fourth layer has
+/// attention; in a model with fewer layers, the last layer has it (transformers,
+/// `OlmoHybridConfig`).
 #[test]
 fn sizes_of_linear_attention_follow_from_the_width() {
     let opened = |test: &str, changes: Json| {
@@ -417,7 +423,8 @@ fn every_gguf_architecture_reads_from_folders() {
     );
 }
 
-/// Hunyuan lists the width of experts for each layer; all are equal.
+/// Tests Hunyuan, whose configuration lists the width of experts for each layer. All numbers must
+/// be equal.
 #[test]
 fn per_layer_lists_may_replace_a_single_count() {
     let config = json!({
@@ -429,7 +436,8 @@ fn per_layer_lists_may_replace_a_single_count() {
     assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
 }
 
-/// For text, Phi-4-multimodal uses only base matrices, without the additions for images and audio.
+/// Tests that only the base matrices of Phi-4-multimodal are used. Additional matrices (LoRA) for
+/// images and audio are dropped.
 #[test]
 fn image_and_audio_adapters_are_ignored() {
     let config = json!({"model_type": "phi4mm", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -463,8 +471,8 @@ fn image_and_audio_adapters_are_ignored() {
     assert_eq!(hyper(&model).rope.dims, 8);
 }
 
-/// Files of KTransformers' tools without the rest of a model, or in other layouts, are refused with
-/// advice.
+/// Tests that files of KTransformers' tools are refused with advice, if the rest of the model is
+/// missing or if their layout is unsupported.
 #[test]
 fn unsupported_ktransformers_files_are_refused() {
     let config =
@@ -483,7 +491,8 @@ fn unsupported_ktransformers_files_are_refused() {
     }
 }
 
-/// Tests values that no graph supports, and missing values that a graph needs.
+/// Tests that a configuration is refused if no graph supports a value, or if a value that a graph
+/// needs is missing.
 #[test]
 fn unsupported_config_values_are_refused() {
     let long = |parts: Json| {
@@ -593,7 +602,8 @@ fn unsupported_config_values_are_refused() {
     }
 }
 
-/// Kinds of layers as letters, and Phi-3.5's stated factor on sines for its experts.
+/// Tests kinds of layers that are given as letters, and the stated factor on sines and cosines of
+/// Phi-3.5 with experts.
 #[test]
 fn letter_layer_kinds_and_stated_magnitudes_are_read() {
     let sizes = |own: Json| {
@@ -613,7 +623,7 @@ fn letter_layer_kinds_and_stated_magnitudes_are_read() {
     assert_eq!(model.metadata().read::<f32>("phimoe.rope.scaling.attn_factor").unwrap(), 1.25);
     assert_eq!(model.metadata().read::<u32>("phimoe.rope.scaling.original_context_length").unwrap(), 64);
     assert!(model.tensor("rope_factors_long.weight").is_some() && model.tensor("rope_factors_short.weight").is_some());
-    // A null cap differs from a missing one.
+    // A soft limit that is null means no limit; if the key is missing, the default applies.
     let caps = |own: Json| {
         let mut config = sizes(json!({"model_type": "gemma2"}));
         config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
@@ -625,9 +635,8 @@ fn letter_layer_kinds_and_stated_magnitudes_are_read() {
     assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
 }
 
-/// Gemma 4: the head length of layers without a window comes from the class, from the
-/// configuration, or from the list of differences by layer. A missing entry of the list means no
-/// difference.
+/// Tests the head length of Gemma 4's layers without a window. It comes from the class, from a key,
+/// or from the list of differences by layer. If the list lacks it, all layers have the same length.
 #[test]
 fn gemma_4_head_lengths_default_to_no_difference() {
     let length = |own: Json| {
@@ -643,8 +652,8 @@ fn gemma_4_head_lengths_default_to_no_difference() {
     assert_eq!(length(json!({"per_layer_config": {}})), 16);
 }
 
-/// Keys that have the same value in all released models, or that transformers writes in another
-/// form than the published files.
+/// Tests keys with the same value in all released models, and keys that transformers writes in
+/// another form than published files have.
 #[test]
 fn stated_config_values_override_fixed_ones() {
     let key = |config: Json, key: &str| {
@@ -665,7 +674,7 @@ fn stated_config_values_override_fixed_ones() {
     assert_eq!(key(json!({"model_type": "granite", "head_dim": 24}), LENGTH), [24.0]);
     assert_eq!(key(json!({"model_type": "granitemoe", "head_dim": 24}), LENGTH), [24.0]);
     assert_eq!(key(json!({"model_type": "granite", "head_dim": 16}), LENGTH), Vec::<f64>::new());
-    // DeepSeek-V2 either normalises the weights of experts or scales them.
+    // DeepSeek-V2 either normalises the weights of experts or multiplies them by a factor.
     const SCALE: &str = "expert_weights_scale";
     let deepseek = |own: Json| {
         let mut config = json!({"model_type": "deepseek_v2", "routed_scaling_factor": 16.0, "n_routed_experts": 2});
@@ -674,7 +683,7 @@ fn stated_config_values_override_fixed_ones() {
     };
     assert_eq!(deepseek(json!({})), [vec![], vec![16.0]]);
     assert_eq!(deepseek(json!({"norm_topk_prob": true, "num_experts_per_tok": 2})), [vec![1.0], vec![1.0]]);
-    // A single weight is not normalised.
+    // With one expert for each token, its weight is not normalised.
     assert_eq!(deepseek(json!({"norm_topk_prob": true, "num_experts_per_tok": 1})), [vec![0.0], vec![16.0]]);
     const EPS: &str = "attention.layer_norm_rms_epsilon";
     assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
@@ -687,12 +696,13 @@ fn stated_config_values_override_fixed_ones() {
     assert_eq!(minimax(json!({"rotary_dim": 8})), [8.0]);
     assert_eq!(minimax(json!({"rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5}})), [16.0]);
     assert_eq!(minimax(json!({})), [32.0]);
-    // A greedy router has no groups, whatever their number.
+    // A greedy router has no groups, whatever number of groups the configuration states.
     let greedy = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "layer_types": null});
     assert_eq!(key(greedy, "expert_group_count"), [1.0]);
     let limited = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy", "layer_types": null});
     assert_eq!(key(limited, "expert_group_count"), [2.0]);
-    // The earlier name of the RoPE table replaces the default of the class completely.
+    // If the configuration has the earlier table of RoPE parameters, the class's default for the
+    // newer table is dropped.
     let scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
     let ministral = |own: Json, name: &str| {
         let mut config = json!({"model_type": "ministral3", "head_dim": 16, "layer_types": null});
@@ -704,18 +714,18 @@ fn stated_config_values_override_fixed_ones() {
     assert_eq!(ministral(before.clone(), "rope.freq_base"), [1e4]);
     assert_eq!(ministral(before, "attention.temperature_scale"), Vec::<f64>::new());
     assert_eq!(ministral(json!({}), "rope.scaling.factor"), [16.0]);
-    // A stated magnitude is not multiplied by itself.
+    // If `yarn_attn_factor` has the whole magnitude, `attn_factor` is 1.
     let both = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.5, "mscale_all_dim": 1.0});
     let ratio = (1.0 + 0.05 * 4f64.ln()) / (1.0 + 0.1 * 4f64.ln());
     let both = json!({"rope_scaling": both});
     assert_eq!(ministral(both.clone(), "rope.scaling.yarn_attn_factor"), [f64::from(ratio as f32)]);
     assert_eq!(ministral(both, "rope.scaling.attn_factor"), [1.0]);
-    // The temperature of queries needs an original context, even without YaRN.
+    // The temperature of queries needs the original context length, even without YaRN.
     let unscaled = json!({"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64});
     let unscaled = json!({"rope_parameters": unscaled});
     assert_eq!(ministral(unscaled.clone(), "rope.scaling.original_context_length"), [64.0]);
     assert_eq!(ministral(unscaled, "attention.temperature_scale"), [f64::from(0.1f32)]);
-    // Norms of latent rows ignore the epsilon of the others, except in one class.
+    // Norms of latent rows have an epsilon of their own, whatever `rms_norm_eps` is.
     const LATENT_EPS: &str = "attention.latent_norm_epsilon";
     let flash = |eps: f64| {
         json!({"model_type": "glm4_moe_lite", "rms_norm_eps": eps, "n_routed_experts": 2, "kv_lora_rank": 16,
@@ -723,14 +733,14 @@ fn stated_config_values_override_fixed_ones() {
     };
     assert_eq!(key(flash(1e-5), LATENT_EPS), [f64::from(1e-6f32)]);
     assert_eq!(key(flash(1e-6), LATENT_EPS), Vec::<f64>::new());
-    // The stated factor is used, not the growth of the context.
+    // The stated factor is used, although the context grows by another factor.
     let longrope = json!({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32,
         "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]});
     let longrope = json!({"model_type": "qwen3", "head_dim": 16, "max_position_embeddings": 256, "rope_theta": 1e4,
         "rope_scaling": longrope, "layer_types": null});
     let magnitude = (1.0 + 4f64.ln() / 32f64.ln()).sqrt();
     assert_eq!(key(longrope, "rope.scaling.attn_factor"), [f64::from(magnitude as f32)]);
-    // The base by alpha depends on the actual length of heads.
+    // The base of RoPE depends on alpha and on the stated length of heads.
     let hunyuan = json!({"model_type": "hunyuan_v1_moe", "head_dim": 32, "moe_topk": 1, "layer_types": null,
         "rope_theta": 1e4, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}});
     assert_eq!(key(hunyuan, "rope.freq_base"), [f64::from((1e4 * 1000f64.powf(32.0 / 30.0)) as f32)]);
@@ -739,7 +749,8 @@ fn stated_config_values_override_fixed_ones() {
     assert_eq!(key(smol, "attention.rope_pattern"), [1.0, 0.0, 1.0, 0.0]);
 }
 
-/// Layers without a window lack RoPE only if the model has a window.
+/// Tests that layers without a window have RoPE in models without windows, but not in models with
+/// windows.
 #[test]
 fn full_attention_layers_lack_rope_only_with_windows() {
     let turns = |own: Json| {
@@ -765,7 +776,7 @@ fn full_attention_layers_lack_rope_only_with_windows() {
     assert!(!turns(json!({"sliding_window": 64})));
 }
 
-/// Related models have different defaults of their classes.
+/// Tests that related models have the defaults of their own classes.
 #[test]
 fn related_models_have_their_own_class_defaults() {
     let key = |model_type: &str, key: &str| {
@@ -789,14 +800,14 @@ fn related_models_have_their_own_class_defaults() {
         ("gemma4_unified", "attention.sliding_window", 1024.0),
         ("mistral", "attention.sliding_window", 4096.0),
         ("olmo3", "rope.freq_base", 5e5),
-        // The name in transformers.
+        // Transformers uses this key for the epsilon.
         ("exaone", "attention.layer_norm_rms_epsilon", 0.5),
     ] {
         assert_eq!(key(model_type, name), [expected], "{model_type}: {name}");
     }
 }
 
-/// Sizes whose products overflow are typed errors.
+/// Tests that sizes whose products overflow give typed errors.
 #[test]
 fn absurd_sizes_are_refused() {
     let huge = u32::MAX;

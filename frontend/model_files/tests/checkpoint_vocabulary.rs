@@ -55,14 +55,14 @@ const ROWS: usize = 320;
 
 #[test]
 fn token_count_is_padded_to_embedding_rows() {
-    // Rows without tokens get this name; the tokenizer of this checkpoint has 304 tokens.
+    // Rows without a token get the name `[PAD…]`. The tokenizer of this checkpoint has 304 tokens.
     let folder = Folder::new("padded", "qwen3moe");
     let model = folder.open();
     let tokens = model.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
     assert_eq!(tokens.len(), ROWS);
     assert_eq!(tokens.iter().last(), Some("[PAD319]"));
-    // An added token without a row is left out, such as image tokens in Gemma 3. It then is plain
-    // text.
+    // An added token without a row, such as image tokens in Gemma 3, is dropped. Its text is then
+    // ordinary text.
     let added = |id: usize| json!({"id": id, "content": "<image_soft_token>", "special": true, "normalized": false});
     let with = |name: &str, id: usize| {
         Folder::new(name, "qwen3moe")
@@ -73,23 +73,23 @@ fn token_count_is_padded_to_embedding_rows() {
     assert_eq!((beyond.tokens.len(), beyond.tokens[ROWS - 1].as_str()), (ROWS, "[PAD319]"));
     let ids = Tokenizer::new(&beyond).unwrap().encode("a<image_soft_token>", true).unwrap();
     assert!(ids.len() > 2 && ids.iter().all(|id| (*id as usize) < ROWS), "{ids:?}");
-    // The added token may also be in the vocabulary.
+    // The added token may be in the vocabulary, too.
     let both =
         with("both", ROWS).edit("tokenizer.json", |json| json["model"]["vocab"]["<image_soft_token>"] = ROWS.into());
     assert_eq!(both.spec().tokens.len(), ROWS);
-    // A padding token without a row has no role.
+    // A padding token without a row is not used as the padding token.
     let pad = with("pad", ROWS).edit("tokenizer_config.json", |json| json["pad_token"] = "<image_soft_token>".into());
     let pad = pad.edit("generation_config.json", |json| json["pad_token_id"] = ROWS.into());
     let pad = pad.edit("config.json", |json| json["pad_token_id"] = ROWS.into());
     assert_eq!(pad.spec().special.pad, None);
-    // A token of ordinary text without a row is an error, because text could become this token.
+    // A token of ordinary text must have a row, because a text could become this token.
     let word =
         Folder::new("word", "qwen3moe").edit("tokenizer.json", |json| json["model"]["vocab"]["zz"] = (ROWS + 3).into());
     let said = word.refused();
     assert!(said.contains("key \"model.vocab\" is of \"zz\" with id 323; expected ids below 320, the rows"), "{said}");
 }
 
-/// PLaMo's tokenizer has a line for each token; rows without a token are padding.
+/// Tests PLaMo's tokenizer file, which has a line for each token. Rows without a token are padding.
 #[test]
 fn plamo_tokenizer_reads_one_token_per_line() {
     let names = [
@@ -128,18 +128,19 @@ fn bos_and_eos_come_from_processor_then_flags() {
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
     let template = |single: Vec<Json>| json!({"type": "TemplateProcessing", "single": single, "pair": []});
     let cases = [
-        // SentencePiece's models begin with BOS by default.
+        // SentencePiece tokenizers add BOS by default.
         (json!(null), json!({}), (true, false, Some(2), None)),
         (json!(null), json!({"add_bos_token": false, "add_eos_token": true}), (false, true, Some(2), None)),
-        // `ByteLevel` adds no token, whatever the flags are.
+        // `ByteLevel` adds no tokens, whatever the flags state.
         (json!({"type": "ByteLevel"}), json!({"add_bos_token": true}), (false, false, Some(2), None)),
-        // A flag applies to an end that no template sets.
+        // The flags apply to the start or end of a text if no template determines it.
         (
             template(vec![special("<s>"), text.clone()]),
             json!({"add_bos_token": false, "add_eos_token": true}),
             (true, true, Some(2), None),
         ),
-        // The token at the end of a template becomes EOS, and the former EOS ends a turn.
+        // The token at the end of a template becomes EOS. The former EOS becomes the token that
+        // ends a turn.
         (template(vec![text.clone(), special("<unk>")]), json!({}), (true, true, Some(0), Some(2))),
     ];
     for (number, (processor, flags, expected)) in cases.into_iter().enumerate() {
@@ -155,7 +156,7 @@ fn bos_and_eos_come_from_processor_then_flags() {
     }
 }
 
-/// Without `generation_config.json`, all listed ends of answers are used.
+/// Tests that all listed tokens that end an answer are used if `generation_config.json` is missing.
 #[test]
 fn all_listed_end_tokens_are_used() {
     let ends = |name: &str, generation: &str| {
@@ -195,7 +196,7 @@ fn chat_templates_are_found_in_every_location() {
     assert_eq!(found(&additional).as_deref(), Some("usual"));
 }
 
-/// DeepSeek's files, whose patterns contain line feeds.
+/// Tests DeepSeek's tokenizer files, whose patterns contain line feeds.
 #[test]
 fn deepseek_pre_tokenizers_are_recognised() {
     let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});

@@ -1,4 +1,4 @@
-//! The GGUF reader against hostile, damaged and split files.
+//! Tests of the GGUF reader with hostile, damaged and split files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn message(writer: GgufWriter) -> String {
     read(writer.finish()).unwrap_err().to_string()
 }
 
-/// Checks the guarantees of an accepted file.
+/// Checks that the guarantees of [`Gguf`] hold for an accepted file.
 fn assert_sound(gguf: &Gguf) {
     let mut ranges: Vec<_> = gguf.tensors().map(|t| (t.file(), t.offset(), t.offset() + t.bytes())).collect();
     ranges.sort_unstable();
@@ -87,7 +87,8 @@ fn bad_gguf_files_match_their_manifest() {
                 assert_eq!(error.class(), Class::Data, "{text}");
             }
         }
-        // The others are well-formed GGUF; they fail when model, tokenizer or template is used.
+        // Files of these classes are well-formed GGUF. They fail only when the model, tokenizer or
+        // template is used.
         let expect = if matches!(class, "model" | "vocab" | "template") { "accept" } else { expect };
         if (expect == "reject" && result.is_ok()) || (expect == "accept" && result.is_err()) {
             wrong.push(format!("{line}: {result:?}"));
@@ -172,7 +173,7 @@ fn gguf_errors_name_problem_place_and_expectation() {
     assert!(message(GgufWriter::new().version(3 << 24)).contains("big-endian"));
     assert!(message(GgufWriter::new().tensor("t", 137, &[1], vec![0; 4])).contains("ik_llama.cpp"));
     assert!(message(GgufWriter::new().key("k", 1u8).key("k", 1u8)).contains("appears twice, first at byte 0x18"));
-    // An array whose element is an empty array of u8: 9 is the type of arrays.
+    // The element type is changed to 9, which is the type of arrays.
     let mut nested = GgufWriter::new().key("k", vec![1u32]).finish();
     let at = nested.windows(4).rposition(|word| word == 4u32.to_le_bytes()).unwrap();
     nested[at..at + 4].copy_from_slice(&9u32.to_le_bytes());
@@ -183,8 +184,8 @@ fn gguf_errors_name_problem_place_and_expectation() {
     assert!(text.contains("65537 keys"), "{text}");
 }
 
-/// The error of an incomplete download has both sizes; the error of a damaged header has the
-/// position.
+/// Tests that the error of an incomplete download states both sizes, and that the error of a
+/// damaged header states the position.
 #[test]
 fn truncated_file_error_states_the_missing_size() {
     let whole = good().finish();
@@ -196,10 +197,10 @@ fn truncated_file_error_states_the_missing_size() {
     }
     let text = read(whole[..40].to_vec()).unwrap_err().to_string();
     assert!(text.contains("fit into the rest of the file"), "{text}");
-    // If tensors are not contiguous, the table is damaged, whatever size it needs.
+    // If tensors do not follow each other, the header counts as damaged, whatever size it requires.
     let mut damaged = whole;
     let name = damaged.windows(5).position(|word| word == b"three").unwrap();
-    // After the name: number of dimensions, four dimensions, type and offset.
+    // After the name come the number of dimensions, four dimensions, the type and the offset.
     damaged[name + 5 + 4 + 4 * 8 + 4..][..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
     let text = read(damaged).unwrap_err().to_string();
     assert!(text.contains("ends after the file's data section"), "{text}");
@@ -243,7 +244,7 @@ fn missing_files_have_another_class_than_bad_ones() {
     assert!(error.to_string().contains("no such model.gguf: cannot open"), "{error}");
 }
 
-/// Folder that is removed at the end.
+/// Folder that is removed when it is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -288,35 +289,35 @@ fn any_shard_opens_all() {
         assert_eq!((&identity.path, identity.bytes), (&paths[2], fs::metadata(&paths[2]).unwrap().len()));
         assert!(identity.modified.is_some());
     }
-    // The same tensor twice.
+    // Two shards have the same tensor here.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t0"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("\"t0\": appears twice"));
-    // One tensor is missing.
+    // The second shard lacks its tensor here.
     dir.write("m-00002-of-00003.gguf", &GgufWriter::new().key("split.no", 1u32).key("split.count", 3u32));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("number of tensors in all shards is 2; this file of a split model must have 3"), "{text}");
-    // Only the last file states another total number of tensors.
+    // The last shard states another total number of tensors than the others here.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1"));
     let writer = GgufWriter::new().key("split.no", 2u32).key("split.count", 3u32).key("split.tensors.count", 7i32);
     dir.write("m-00003-of-00003.gguf", &writer.f32_tensor("t2", &[2], &[2.0, 1.0]));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("m-00003-of-00003.gguf") && text.contains("must have 7"), "{text}");
     dir.write("m-00003-of-00003.gguf", &shard(2, 3, "t2"));
-    // A shard of another model.
+    // The second shard belongs to another model here.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1").key("general.architecture", "gpt2"));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("general.architecture is gpt2; this file of a split model must have llama"), "{text}");
-    // A shard at the wrong position.
+    // The second shard states the position of the third here.
     dir.write("m-00002-of-00003.gguf", &shard(2, 3, "t1"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("split.no is 2"));
-    // A missing shard.
+    // The second shard is missing here.
     fs::remove_file(&paths[1]).unwrap();
     let error = Gguf::open(&paths[2]).unwrap_err();
     assert!(
         error.to_string().contains("shard 2 of 3 is missing") && error.to_string().contains("m-00002-of-00003.gguf")
     );
     assert_eq!(error.class(), Class::NoInput);
-    // A renamed shard.
+    // A shard has another file name here.
     let renamed = dir.write("other.gguf", &shard(0, 3, "t0"));
     assert!(Gguf::open(&renamed).unwrap_err().to_string().contains("-00001-of-00003.gguf"));
 }
@@ -331,7 +332,8 @@ fn cut_file_reads_as_zeros_and_is_an_error() {
     assert!(gguf.check_readable().is_ok());
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
     assert_eq!(gguf.tensor_data(large).last(), Some(&0));
-    // The first page is still in the file, but the whole mapping is replaced.
+    // The first page of the tensor is still in the file, but the guard replaces the whole mapping
+    // by zeros.
     assert!(gguf.tensor_data(large).iter().all(|byte| *byte == 0));
     let error = gguf.check_readable().unwrap_err();
     assert!(error.to_string().contains("cut short"), "{error}");

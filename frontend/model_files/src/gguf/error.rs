@@ -1,5 +1,5 @@
-//! Errors of GGUF files, with the file, the byte offset, the key or tensor, the value found and the
-//! expected value. Names from the file are escaped and shortened when printed.
+//! Errors of GGUF files. Each states the file, the byte offset, the key or tensor, the value found
+//! and the expected value. Names from the file are escaped and shortened when printed.
 
 use std::fmt;
 use std::io;
@@ -11,20 +11,20 @@ use ixc_ir::units::Bytes;
 
 use super::tensor_type::TensorType;
 
-/// Maximum length of a name in a message, in bytes before escaping.
+/// Maximum length in a message of a name from the file, in bytes before escaping.
 const SHOWN_NAME_BYTES: usize = 96;
 
 /// Reason why a GGUF file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
-    /// Error of the operating system.
+    /// An operation of the operating system failed.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// File of the failed operation.
         path: Box<Path>,
-        /// Operation that failed.
+        /// Operation that failed, as a verb.
         action: &'static str,
-        /// Reason that the system gives.
+        /// Reason that the system states.
         source: io::Error,
     },
     /// The path names a directory, a pipe or a device.
@@ -33,7 +33,7 @@ pub enum GgufError {
         /// Path of the directory, pipe or device.
         path: Box<Path>,
     },
-    /// A folder, or a file of a type that is often mistaken for a model.
+    /// The path names a folder, or a file of a type that is often mistaken for a model.
     #[error("{}: is {what}; ixc reads GGUF files and folders of safetensors: {advice}", path.display())]
     Foreign {
         /// Path of the folder or file.
@@ -42,35 +42,36 @@ pub enum GgufError {
         what: &'static str,
         /// Advice on how to get a GGUF file.
         advice: Box<str>,
-        /// Class of the failure: a folder is a missing file, other files are malformed.
+        /// Class of the error: a folder counts as a missing file, another file as malformed.
         class: Class,
     },
     /// The first bytes do not identify a model format that `ixc` reads.
     #[error("{}: is not a GGUF file, a plan or the folder of a model ({})", path.display(), beginning(found))]
     NotModel {
-        /// File of an unknown format.
+        /// Path of the file.
         path: Box<Path>,
-        /// First bytes, at most eight; empty if the file is empty.
+        /// First bytes of the file, at most eight; empty if the file is empty.
         found: Box<[u8]>,
     },
-    /// The file ends before the end of its last tensor: an incomplete download or copy.
+    /// The file ends before the end of its last tensor, because a download or copy was not
+    /// completed.
     #[error("{}: is cut short: {} of {}; download or copy it again", path.display(), Bytes(*bytes), Bytes(*expected))]
     CutShort {
         /// Incomplete model file.
         path: Box<Path>,
         /// Size of the file in bytes.
         bytes: u64,
-        /// Bytes that the tensors need.
+        /// Number of bytes that the header, keys and tensors need.
         expected: u64,
     },
-    /// Bytes that are not valid GGUF.
+    /// The file is not valid GGUF.
     #[error("{}: byte {offset:#x}: {place}{fault}", path.display())]
     Malformed {
         /// Invalid GGUF file.
         path: Box<Path>,
         /// Byte offset of the fault.
         offset: u64,
-        /// The key or tensor being read.
+        /// Key or tensor that was being read.
         place: Place,
         /// Fault at this byte.
         fault: Fault,
@@ -78,13 +79,13 @@ pub enum GgufError {
     /// A shard of a split model is missing.
     #[error("{}: shard {} of {count} is missing: no file {}", path.display(), number + 1, missing.display())]
     MissingShard {
-        /// The shard that was opened.
+        /// Path of the shard that was opened.
         path: Box<Path>,
         /// Expected path of the missing shard.
         missing: Box<Path>,
-        /// Index of the missing shard, from 0.
+        /// Index of the missing shard; the first shard has index 0.
         number: u64,
-        /// Number of shards.
+        /// Number of shards of the model.
         count: u64,
     },
     /// A key is missing.
@@ -129,7 +130,7 @@ pub enum GgufError {
         /// Name of the tensor.
         tensor: Box<str>,
     },
-    /// A tensor has a type without a block format in `ixc`.
+    /// A tensor has a type that `ixc` has no block format for.
     #[error(
         "{}: tensor \"{}\" has type {found}, which is not supported; supported types are {}",
         path.display(), quote(tensor), supported_types()
@@ -145,7 +146,7 @@ pub enum GgufError {
 }
 
 impl GgufError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             GgufError::Io { source, .. } => io_class(source),
@@ -162,7 +163,7 @@ impl GgufError {
         }
     }
 
-    /// Returns the path of a file that does not exist.
+    /// Returns the path of a file that the error states to be missing.
     pub fn missing_file(&self) -> Option<&Path> {
         match self {
             GgufError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Some(path),
@@ -171,7 +172,7 @@ impl GgufError {
     }
 }
 
-/// Formats the beginning of a file for a message.
+/// Formats the first bytes of a file for a message.
 fn beginning(bytes: &[u8]) -> String {
     match bytes {
         [] => "it is empty".to_owned(),
@@ -179,10 +180,10 @@ fn beginning(bytes: &[u8]) -> String {
     }
 }
 
-/// Key or tensor in which a fault was found.
+/// Part of the header in which a fault was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Fixed part at the start of the file.
+    /// Fixed fields at the start of the file.
     Header,
     /// Key with this index, before its name was read.
     KeyNumber(u64),
@@ -209,39 +210,41 @@ impl fmt::Display for Place {
 /// Fault in the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The file ends too early.
+    /// The file ends inside a value.
     #[error("needs {needed} more bytes, the file has {left}: it is cut short or damaged; download or copy it again")]
     Truncated {
-        /// Bytes needed from this offset.
+        /// Number of bytes of the value, from this offset.
         needed: u64,
-        /// Bytes left from this offset.
+        /// Number of bytes left in the file, from this offset.
         left: u64,
     },
-    /// A big-endian file.
+    /// The file is big-endian.
     #[error(
         "is a big-endian file; ixc reads little-endian files (llama.cpp's `gguf_convert_endian.py` swaps the bytes)"
     )]
     BigEndian,
-    /// A version that is not supported.
+    /// The version of the format is not supported.
     #[error("is version {found}; versions 2 and 3 are supported")]
     Version {
         /// Version of the file.
         found: u32,
     },
-    /// More items than the rest of the file can hold, or more than any file has.
+    /// A count states more items than fit in the remaining bytes of the file, or more than `ixc`'s
+    /// limit.
     #[error("has a count of {found} {what}; at most {limit} are allowed and fit into the rest of the file")]
     Count {
-        /// Name of the counted items.
+        /// Kind of the counted items.
         what: &'static str,
-        /// The claimed count.
+        /// Count that the file states.
         found: u64,
-        /// The maximum: the smaller of ixc's limit and the number that fits in the file.
+        /// Maximum count: the smaller of `ixc`'s limit and the number of items that fit in the
+        /// file.
         limit: u64,
     },
     /// A string or name is too long.
     #[error("{what} of {found} bytes; at most {limit} are allowed here")]
     Length {
-        /// Name of the string.
+        /// Kind of the string.
         what: &'static str,
         /// Length in bytes.
         found: u64,
@@ -251,21 +254,21 @@ pub enum Fault {
     /// A name is empty.
     #[error("{what} is empty")]
     Empty {
-        /// Name of the empty field.
+        /// Kind of the empty name.
         what: &'static str,
     },
     /// A string is not UTF-8.
     #[error("{what} is not UTF-8: \"{found}\"")]
     NotUtf8 {
-        /// Name of the string.
+        /// Kind of the string.
         what: &'static str,
         /// Start of the string, escaped.
         found: Box<str>,
     },
-    /// A value type that does not exist.
+    /// A value type does not exist.
     #[error("value type {found} does not exist; types are 0 to 12")]
     ValueType {
-        /// The type id.
+        /// Id of the type in the file.
         found: u32,
     },
     /// A value has another type than its key requires.
@@ -276,19 +279,19 @@ pub enum Fault {
         /// Required type.
         expected: &'static str,
     },
-    /// A bool that is neither 0 nor 1.
+    /// A bool is neither 0 nor 1.
     #[error("bool is {found}; must be 0 or 1")]
     Bool {
         /// Byte of the bool.
         found: u8,
     },
-    /// An array of arrays.
+    /// An array has arrays as elements.
     #[error("array of arrays; expected numbers, bools or strings as elements")]
     NestedArray,
-    /// A name that appears twice.
+    /// A key or tensor name appears twice.
     #[error("appears twice, first at byte {first:#x}")]
     Duplicate {
-        /// Offset of the first occurrence.
+        /// Offset at which the name first appears.
         first: u64,
     },
     /// `general.alignment` is not a valid alignment.
@@ -296,12 +299,12 @@ pub enum Fault {
     Alignment {
         /// Value of `general.alignment`.
         found: u32,
-        /// Smallest allowed.
+        /// Minimum alignment.
         min: u32,
-        /// Largest allowed.
+        /// Maximum alignment.
         max: u32,
     },
-    /// Too many dimensions, or none.
+    /// A tensor has no dimensions, or too many.
     #[error("has {found} dimensions; must be 1 to {limit}")]
     DimensionCount {
         /// Number of dimensions.
@@ -309,7 +312,7 @@ pub enum Fault {
         /// Maximum number of dimensions.
         limit: u32,
     },
-    /// A dimension that is zero or negative.
+    /// A dimension is zero or negative.
     #[error("dimension {index} is {found:#x}; must be 1 to 2^63 - 1")]
     Dimension {
         /// Index of the dimension.
@@ -317,7 +320,7 @@ pub enum Fault {
         /// Value of the dimension.
         found: u64,
     },
-    /// Elements or bytes that do not fit in 63 bits.
+    /// The number of elements or bytes of a tensor needs more than 63 bits.
     #[error("{dims:?} elements of {ty} are more than 2^63 - 1 elements or bytes")]
     TensorSize {
         /// Dimensions of the tensor.
@@ -325,24 +328,24 @@ pub enum Fault {
         /// Type of the tensor.
         ty: TensorType,
     },
-    /// A tensor type that does not exist.
+    /// A tensor type does not exist.
     #[error("tensor type {found} does not exist in ggml{}", type_hint(*found))]
     TensorType {
-        /// The type id.
+        /// Id of the type in the file.
         found: u32,
     },
-    /// A row that is not a whole number of blocks.
+    /// A row does not have a whole number of blocks.
     #[error("rows of {found} elements are not a multiple of the {ty} block of {} elements", ty.block_len)]
     RowLength {
-        /// Elements in a row.
+        /// Number of elements in a row.
         found: u64,
         /// Type of the tensor.
         ty: TensorType,
     },
-    /// A tensor does not start on the file's alignment.
+    /// The offset of a tensor is not a multiple of the file's alignment.
     #[error("data offset {found:#x} is not a multiple of the alignment {alignment}")]
     Unaligned {
-        /// The offset within the data section.
+        /// Offset of the tensor from the start of the data section.
         found: u64,
         /// Alignment of the file, in bytes.
         alignment: u32,
@@ -350,9 +353,9 @@ pub enum Fault {
     /// A tensor extends beyond the data section.
     #[error("data of {bytes} bytes at data offset {offset:#x} ends after the file's data section of {limit} bytes")]
     OutsideFile {
-        /// Start of the tensor within the data section.
+        /// Offset of the tensor from the start of the data section.
         offset: u64,
-        /// Length in bytes.
+        /// Length of the tensor in bytes.
         bytes: u64,
         /// Length of the data section in bytes.
         limit: u64,
@@ -366,7 +369,7 @@ pub enum Fault {
     /// Shards of a split model do not match.
     #[error("{what} is {found}; this file of a split model must have {expected}")]
     Split {
-        /// Name of the value that does not match.
+        /// Kind of the value that does not match.
         what: &'static str,
         /// Value in this file.
         found: Box<str>,
@@ -375,7 +378,7 @@ pub enum Fault {
     },
 }
 
-/// Returns `name` escaped for a terminal, and shortened if it is long.
+/// Returns a name from a file, escaped for a terminal, and shortened if it is long.
 pub fn quote(name: &str) -> String {
     let mut end = name.len().min(SHOWN_NAME_BYTES);
     while !name.is_char_boundary(end) {
@@ -385,9 +388,11 @@ pub fn quote(name: &str) -> String {
     format!("{}{more}", name[..end].escape_debug())
 }
 
-/// Returns the number of known names, and those that share the longest beginnings with `found`.
+/// Returns a text with the number of known names, and with the names that share the longest
+/// beginnings with `found`.
 pub fn among(found: &str, known: &[&str]) -> String {
-    /// Maximum number of names shown, and minimum number of shared letters.
+    /// Maximum number of names in the text, and (next constant) minimum number of letters that a
+    /// listed name shares.
     const MAX_NAMES: usize = 6;
     const MIN_SHARED_LETTERS: usize = 3;
     let letters = |name: &str| -> Vec<u8> {
@@ -407,7 +412,8 @@ pub fn among(found: &str, known: &[&str]) -> String {
 fn type_hint(id: u32) -> &'static str {
     match id {
         4 | 5 | 31..=33 | 36..=38 => " any more (it was removed)",
-        // ik_llama.cpp numbers its own types from 97 up, and its row-interleaved ones from 200 up.
+        // ik_llama.cpp numbers its own types from 97 on. From 200 on, these are its row-interleaved
+        // types.
         97..=399 => " (ids from 97 up are ik_llama.cpp's own; quantise the model again with ggml's types)",
         _ => "",
     }

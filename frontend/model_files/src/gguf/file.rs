@@ -1,8 +1,8 @@
-//! Opens a model: maps the file, reads its header, and does the same for the other shards of a
-//! split model.
+//! Opens a model: maps the file and reads its header. Opens the other shards of a split model in
+//! the same way.
 //!
-//! A shard is named `NAME-00001-of-0000N.gguf`; any shard opens all of them. The keys of the first
-//! shard are the metadata of the model.
+//! A shard has the name `NAME-00001-of-0000N.gguf`. The path of any shard opens all shards. The
+//! keys of the first shard are the metadata of the model.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -22,22 +22,22 @@ use super::metadata::Metadata;
 use super::parse::{ARCHITECTURE, ParsedHeader, Tensor, parse};
 use super::tensor_type::TensorType;
 
-/// Data that identify a file, to detect that it changed after it was read.
+/// Data that identify a file. Comparing them shows whether the file changed after it was read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FileIdentity {
     /// Path of the file.
     pub path: PathBuf,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Modification time, seconds and nanoseconds since 1970, if the file has one.
+    /// Modification time since 1970, as seconds and nanoseconds, if the file has one.
     pub modified: Option<(u64, u32)>,
-    /// CRC-32 of header, keys and tensor table.
+    /// CRC-32 of the header, the keys and the tensor table.
     pub header_crc: u32,
-    /// Length of header, keys and tensor table in bytes.
+    /// Length of the header, the keys and the tensor table in bytes.
     pub header_bytes: u64,
 }
 
-/// One file of a model.
+/// One mapped file of a model.
 #[derive(Debug)]
 pub struct ShardFile {
     path: Arc<Path>,
@@ -50,38 +50,39 @@ pub struct ShardFile {
 
 #[derive(Debug)]
 enum FileBacking {
-    /// A mapping, its guard, which is dropped first, and the file for other readers.
+    /// File that is mapped, with three fields: the guard of the mapping, which is dropped first;
+    /// the mapping; and the file for other readers.
     Mapped(FaultGuard, Mmap, File),
     Memory(Cow<'static, [u8]>),
 }
 
-/// A model in GGUF's terms: checked metadata and tensors of all its files. Files of other formats
-/// are presented in the same terms ([`Gguf::from_files`]), with derived tensors where they differ
-/// from GGUF.
+/// Model in the form of GGUF: checked metadata and tensors of all its files. Folders of safetensors
+/// have the same form ([`Gguf::from_files`]), with derived tensors where they differ from GGUF.
 #[derive(Debug)]
 pub struct Gguf {
     files: Vec<ShardFile>,
     metadata: Metadata,
     tensors: Vec<Tensor>,
-    /// Number of tensors from the files. Tensors after these were added by [`Gguf::with`].
+    /// Number of tensors that the model's files have. The tensors after these were added by
+    /// [`Gguf::with`].
     own: usize,
-    /// Derived tensors. A tensor's `file` indexes `files`, then `derived`, then `constants`.
+    /// Derived tensors. The field `file` of a tensor is an index into `files`, followed by
+    /// `derived`, followed by `constants`.
     derived: Vec<Indexed>,
-    /// Constant tensors, as bytes.
+    /// Bytes of constant tensors.
     constants: Vec<Vec<u8>>,
     /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
 }
 
-/// A tensor that no file has and that is derived from file data, with 1 to 4 dimensions in `ne`
-/// order.
+/// Tensor that no file has and that is derived from bytes of files. It has 1 to 4 dimensions.
 #[derive(Clone, Debug)]
 pub struct DerivedTensor {
     /// Name of the tensor.
     pub name: String,
-    /// Dimensions of the tensor.
+    /// Dimensions of the tensor, the row length first.
     pub dims: Vec<u64>,
-    /// Parts of files from which the tensor is derived.
+    /// Bytes of files and operations from which the tensor is derived.
     pub derived: Derivation,
 }
 
@@ -89,7 +90,7 @@ impl Gguf {
     /// Opens the model to which the file `path` belongs.
     ///
     /// # Errors
-    /// When it or one of its shards is missing, unreadable or malformed.
+    /// When the file or one of the model's other shards is missing, unreadable or malformed.
     pub fn open(path: &Path) -> Result<Gguf, GgufError> {
         if path.is_dir() {
             return Err(foreign::folder(path));
@@ -113,10 +114,10 @@ impl Gguf {
         }
     }
 
-    /// Reads a model of one file from memory; `name` replaces the path in errors.
+    /// Reads a model that is one file in memory. Errors state `name` as its path.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// When the bytes are malformed.
     pub fn from_bytes(name: &Path, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Gguf, GgufError> {
         let (file, parsed) = ShardFile::new(name.into(), FileBacking::Memory(bytes.into()), None).parse_header(0)?;
         Gguf::new(vec![file], vec![parsed])
@@ -137,9 +138,9 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Presents files of another format with the keys and tensors of a GGUF file. A tensor's file
-    /// is an index into `files`, then into `derived`. `constants` are vectors that no file has;
-    /// graphs may use them, kernels may not.
+    /// Presents files of another format with the keys and tensors of a GGUF file. The field `file`
+    /// of a tensor is an index into `files`, followed by `derived`. `constants` are vectors that no
+    /// file has; graphs may use them, but kernels may not.
     ///
     /// # Errors
     /// When a tensor name appears twice, or a tensor is not inside its file.
@@ -180,7 +181,7 @@ impl Gguf {
     /// Adds tensors that are derived from the model's files.
     ///
     /// # Errors
-    /// When a tensor of this name exists, or needs bytes outside of the files.
+    /// When a tensor with the same name exists, or when a tensor needs bytes outside of the files.
     pub fn with(mut self, made: Vec<DerivedTensor>) -> Result<Gguf, GgufError> {
         let lengths: Vec<u64> = self.files.iter().map(|file| file.data().len() as u64).collect();
         let first = self.files.len() + self.derived.len();
@@ -201,14 +202,16 @@ impl Gguf {
             added.push(tensor);
             self.derived.push(derived.with_index());
         }
-        // Constants are numbered after derived tensors.
+        // The file numbers of constants follow those of derived tensors, so they grow with each
+        // added tensor.
         self.tensors.iter_mut().filter(|tensor| tensor.file >= first).for_each(|tensor| tensor.file += added.len());
         self.tensors.extend(added);
         self.by_name = by_name(&self.tensors, &self.files, self.metadata.path())?;
         Ok(self)
     }
 
-    /// Adds the name `name` for the tensor `of`, unless a tensor of that name exists.
+    /// Adds a tensor `name` with the bytes of the tensor `of`, unless a tensor with that name
+    /// exists.
     ///
     /// # Errors
     /// When a tensor name appears twice.
@@ -232,24 +235,23 @@ impl Gguf {
         &self.metadata
     }
 
-    /// Returns all tensors, shard by shard in file order.
+    /// Returns all tensors, shard by shard, in the order of the files.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.tensors.iter()
     }
 
-    /// Returns the tensors without those that [`Gguf::with`] added: the tensors that a file of the
-    /// model has.
+    /// Returns the tensors that the model's files have, without those that [`Gguf::with`] added.
     pub fn own_tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.tensors[..self.own].iter()
     }
 
-    /// Returns the tensor called `name`.
+    /// Returns the tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         let at = self.by_name.binary_search_by(|&i| (*self.tensors[i].name).cmp(name)).ok()?;
         Some(&self.tensors[self.by_name[at]])
     }
 
-    /// Returns the tensor called `name`, or an error.
+    /// Returns the tensor with this name, or an error if it is missing.
     ///
     /// # Errors
     /// [`GgufError::TensorMissing`].
@@ -278,15 +280,15 @@ impl Gguf {
         self.tensor_part(tensor, 0, tensor.bytes)
     }
 
-    /// Returns some bytes of `tensor`, in whole blocks of its rows. Bytes of a derived tensor are
-    /// computed; others are borrowed from the file.
+    /// Returns a range of the bytes of `tensor`, which must be whole blocks. Bytes of a derived
+    /// tensor are computed; other bytes are borrowed from the file.
     ///
     /// # Panics
-    /// When `tensor` belongs to another model, or the range is outside of it.
+    /// When `tensor` belongs to another model, or when the range is outside of the tensor.
     pub fn tensor_part(&self, tensor: &Tensor, offset: u64, bytes: u64) -> Cow<'_, [u8]> {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= tensor.bytes), "bytes outside of {}", tensor.name);
         let Some(derived) = tensor.file.checked_sub(self.files.len()) else {
-            // The range fits in a usize: it was checked against the mapped length.
+            // The range was checked against the length of the mapping, so it fits in a usize.
             return Cow::Borrowed(
                 &self.files[tensor.file].data()[(tensor.offset + offset) as usize..][..bytes as usize],
             );
@@ -304,13 +306,13 @@ impl Gguf {
         Cow::Owned(made)
     }
 
-    /// Returns the model's files; tensors refer to them by index.
+    /// Returns the model's files. The field `file` of a tensor is an index into them.
     pub fn files(&self) -> &[ShardFile] {
         &self.files
     }
 
-    /// Checks that all bytes could be read so far. A mapped file that was cut short, or whose drive
-    /// failed, reads as zeros. So this is checked after bytes were used.
+    /// Checks that all bytes that were used so far could be read. Bytes of a mapped file that was
+    /// truncated, or whose drive failed, read as zeros. Call this after the bytes were used.
     ///
     /// # Errors
     /// When bytes of a file could not be read.
@@ -328,10 +330,10 @@ impl Gguf {
         }
     }
 
-    /// Returns further handles to the open files, by number. A file in memory has none.
+    /// Returns a new handle to each open file, by file number. A file in memory has none.
     ///
     /// # Errors
-    /// If the system has no more handles.
+    /// If the system refuses more handles.
     pub fn handles(&self) -> io::Result<Vec<Option<File>>> {
         let handle = |file: &ShardFile| match &file.backing {
             FileBacking::Mapped(_, _, file) => file.try_clone().map(Some),
@@ -341,7 +343,7 @@ impl Gguf {
     }
 }
 
-/// Returns the indices of tensors, sorted by name. Each name may appear once.
+/// Returns the indices of tensors, sorted by name. A name that appears twice is an error.
 fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<usize>, GgufError> {
     let mut by_name: Vec<usize> = (0..tensors.len()).collect();
     by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
@@ -354,15 +356,15 @@ fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<u
     Ok(by_name)
 }
 
-/// Returns an error about a tensor, with the path of its file. `path` replaces it for a tensor
-/// without a file.
+/// Returns an error about a tensor, with the path of its file, or with `path` if it has no file.
 fn tensor_error(tensor: &Tensor, files: &[ShardFile], path: &Path, fault: Fault) -> GgufError {
     let path = files.get(tensor.file).map_or(path, ShardFile::path).into();
     GgufError::Malformed { path, offset: tensor.offset, place: Place::Tensor(tensor.name.clone()), fault }
 }
 
 impl ShardFile {
-    /// Maps a file of another format. [`ShardFile::with_header`] sets the bytes that identify it.
+    /// Maps a file of another format. Call [`ShardFile::with_header`] to set the bytes that
+    /// identify it.
     ///
     /// # Errors
     /// When the file is missing, unreadable, or not a regular file.
@@ -400,7 +402,8 @@ impl ShardFile {
         Ok((self, parsed))
     }
 
-    /// Sets the number of leading bytes that identify the file, at most its length.
+    /// Sets the number of bytes at the start of the file that identify it. It is reduced to the
+    /// file's length.
     pub fn with_header(self, bytes: u64) -> ShardFile {
         let header_bytes = bytes.min(self.data().len() as u64);
         ShardFile { header_bytes, ..self }
@@ -424,12 +427,13 @@ impl ShardFile {
         self.version
     }
 
-    /// Returns the alignment of the tensors' data.
+    /// Returns the alignment of the tensors' data in bytes.
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// Returns whether the file is mapped rather than in memory, so it can be read again.
+    /// Returns whether the file is mapped, so that its bytes can be read again. Otherwise it is in
+    /// memory.
     pub fn is_mapped(&self) -> bool {
         matches!(self.backing, FileBacking::Mapped(..))
     }
@@ -447,16 +451,17 @@ impl ShardFile {
     }
 }
 
-/// Split model, as one of its shards describes it.
+/// Split model, as the keys of one of its shards describe it.
 struct Split {
-    /// Directory, and name before `-00001-of-0000N.gguf`.
+    /// Directory of the shards. The next field is the part of their names before
+    /// `-00001-of-0000N.gguf`.
     directory: PathBuf,
     prefix: String,
     count: u64,
 }
 
 impl Split {
-    /// Returns the path of shard `number` (from 0).
+    /// Returns the path of the shard with this index; the first shard has index 0.
     fn path(&self, number: u64) -> PathBuf {
         self.directory.join(format!("{}-{:05}-of-{:05}.gguf", self.prefix, number + 1, self.count))
     }
@@ -506,7 +511,7 @@ fn open_shards(opened: ShardFile, split: &Split) -> Result<Gguf, GgufError> {
                 return Err(split_fault(&path, key, &found, expected));
             }
         }
-        // Many splitters write the architecture into the first shard only.
+        // Many splitters write the key of the architecture into the first shard only.
         let found = shard.metadata.read_optional::<&str>(ARCHITECTURE)?;
         let first = parsed.first().unwrap_or(&shard).metadata.read_optional::<&str>(ARCHITECTURE)?;
         if let (Some(expected), Some(found)) = (first, found)

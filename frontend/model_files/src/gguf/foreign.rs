@@ -1,5 +1,5 @@
-//! Paths that are not GGUF files. The error names the type of the file and advises how to get a
-//! GGUF file. The table has a row for each type.
+//! Table of file types that are often mistaken for a GGUF file. The error states the type of the
+//! file and how to get a GGUF file.
 //!
 //! ```
 //! use ixc_model_files::gguf::{Gguf, GgufError};
@@ -18,14 +18,14 @@ use super::error::GgufError;
 struct ForeignKind {
     what: &'static str,
     advice: &'static str,
-    /// Tests whether the beginning of a file has this type.
+    /// Function that tests whether a file with these first bytes has this type.
     is: fn(&[u8]) -> bool,
 }
 
 const CONVERT: &str = "convert its folder with llama.cpp's `python convert_hf_to_gguf.py FOLDER`";
 const UNPACK: &str = "unpack it first";
 
-/// Types of files, the most specific first.
+/// File types. The most specific types come first, as the first match is used.
 const KINDS: [ForeignKind; 19] = [
     ForeignKind { what: "a safetensors file", advice: "give its folder, with config.json", is: is_safetensors },
     ForeignKind {
@@ -33,7 +33,8 @@ const KINDS: [ForeignKind; 19] = [
         advice: CONVERT,
         is: |b| b.starts_with(b"PK\x03\x04") && holds(b, b"data.pkl"),
     },
-    // Protocols 2 to 5; torch.save wrote plain pickles before version 1.6.
+    // These are pickles with protocols 2 to 5. Before version 1.6, `torch.save` wrote plain
+    // pickles.
     ForeignKind {
         what: "a pickle, as older PyTorch checkpoints are",
         advice: CONVERT,
@@ -45,7 +46,8 @@ const KINDS: [ForeignKind; 19] = [
     ForeignKind { what: "an xz archive", advice: UNPACK, is: |b| b.starts_with(b"\xfd7zXZ\0") },
     ForeignKind { what: "a 7z archive", advice: UNPACK, is: |b| b.starts_with(b"7z\xbc\xaf\x27\x1c") },
     ForeignKind { what: "a tar archive", advice: UNPACK, is: |b| b.get(257..262) == Some(b"ustar") },
-    // Magic numbers that llama.cpp wrote before GGUF, little-endian: ggml, ggmf, ggjt, ggla.
+    // These are the magic numbers that llama.cpp wrote before GGUF, in little-endian order: ggml,
+    // ggmf, ggjt, ggla.
     ForeignKind {
         what: "a GGML file, older than GGUF",
         advice: "convert it with llama.cpp's `convert_llama_ggml_to_gguf.py`, or get the model as GGUF",
@@ -86,8 +88,8 @@ const KINDS: [ForeignKind; 19] = [
             let text = text_of(b);
             let inner = text.strip_prefix('{').map(|rest| (rest, "\"}"));
             let inner = inner.or_else(|| text.strip_prefix('[').map(|rest| (rest, "\"[{]-0123456789tfn")));
-            // Checks the text after the bracket, because TOML files and templates begin with
-            // brackets, too.
+            // TOML files and templates begin with a bracket, too, so the text after the bracket
+            // decides.
             inner.is_some_and(|(rest, begins)| rest.trim_start().chars().next().is_none_or(|c| begins.contains(c)))
         },
     },
@@ -103,29 +105,30 @@ const KINDS: [ForeignKind; 19] = [
     },
 ];
 
-/// Leading bytes of a file that are examined.
+/// Number of bytes at the start of a file that are examined.
 const LOOK: usize = 1024;
-/// Maximum number of a folder's files that are examined.
+/// Maximum number of files in a folder that are examined.
 const FILES: usize = 10_000;
 
 fn holds(bytes: &[u8], word: &[u8]) -> bool {
     bytes.windows(word.len()).any(|window| window == word)
 }
 
-/// Returns the leading text of a file, up to the first byte that is not text, without leading white
-/// space.
+/// Returns the text at the start of a file, without white space before it. It ends before the first
+/// byte that is not text.
 fn text_of(bytes: &[u8]) -> &str {
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid()).trim_start_matches('\u{feff}').trim_start()
 }
 
-/// Returns whether bytes are the length of a JSON object and its beginning.
+/// Returns whether the bytes are a length, followed by the start of a JSON object.
 fn is_safetensors(bytes: &[u8]) -> bool {
     let Some((length, json)) = bytes.split_first_chunk::<8>() else { return false };
-    // No header is as long as 256 MiB.
+    // The header of a safetensors file is always shorter than 256 MiB.
     u64::from_le_bytes(*length) < 1 << 28 && json.starts_with(b"{\"")
 }
 
-/// Returns whether bytes are a protobuf message with a small version and the name of a producer.
+/// Returns whether the bytes are a protobuf message that begins with a small version number and the
+/// name of a producer.
 fn is_onnx(bytes: &[u8]) -> bool {
     match *bytes {
         [0x08, 1..=32, 0x12, length, ref name @ ..] => {
@@ -135,7 +138,8 @@ fn is_onnx(bytes: &[u8]) -> bool {
     }
 }
 
-/// Returns the error for a file of a known type that begins with these bytes.
+/// Returns the error for a file that begins with these bytes; `None` if its type is not in the
+/// table.
 pub(super) fn file(path: &Path, bytes: &[u8]) -> Option<GgufError> {
     let bytes = &bytes[..bytes.len().min(LOOK)];
     let kind = KINDS.iter().find(|kind| (kind.is)(bytes))?;
@@ -155,7 +159,7 @@ pub(super) fn folder(path: &Path) -> GgufError {
         }
         [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
         [model] => ("a folder", format!("give the file in it, {}", model.display())),
-        // Any file of a split model opens all of its files.
+        // The path of any shard opens all shards of a split model.
         [model, ..] => ("a folder", format!("give one of the {} in it, such as {}", models.len(), model.display())),
     };
     GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: Class::NoInput }

@@ -1,7 +1,7 @@
-//! Typed access to a file's keys. An error has the key, its value and the expected type.
+//! Typed access to a file's keys. Errors state the key, its value and the expected type.
 //!
-//! An integer of any width is read as any integer type that holds its value. All other values must
-//! have the requested type.
+//! An integer of any width can be read as each integer type that can hold its value. Other values
+//! must have exactly the requested type.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::error::GgufError;
 use super::value::{Array, StringArray, Value};
 
-/// The keys of a file, in file order, and an index by name.
+/// Keys of a file, in the order of the file, with an index by name.
 #[derive(Clone, Debug)]
 pub struct Metadata {
     path: Arc<Path>,
@@ -18,30 +18,32 @@ pub struct Metadata {
     by_name: Vec<u32>,
 }
 
-/// Reason why a value does not match.
+/// Reason why a value cannot be read as a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The type differs.
+    /// The value has another type.
     Type,
-    /// The type fits, but the value is outside of this range.
+    /// The value has a fitting type, but is outside of this range.
     Range(&'static str),
 }
 
-/// Type as which a key can be read.
+/// Types that a key's value can be read as.
 pub trait FromValue<'a>: Sized {
-    /// Name of the type, for errors.
+    /// Name of the type in errors.
     const EXPECTED: &'static str;
-    /// Reads a value.
+    /// Reads the value as this type.
     fn from_value(value: &'a Value) -> Result<Self, Mismatch>;
 }
 
 impl Metadata {
-    /// Creates metadata; `by_name` sorts `entries`, whose keys are unique.
+    /// Returns metadata. `by_name` has the indices of `entries`, sorted by key; keys must be
+    /// unique.
     pub(super) fn new(path: Arc<Path>, entries: Vec<(Box<str>, Value)>, by_name: Vec<u32>) -> Metadata {
         Metadata { path, entries, by_name }
     }
 
-    /// Creates metadata for a file of another format; the last of several equal keys is used.
+    /// Returns metadata for a file of another format. If a key appears several times, the last
+    /// value is used.
     pub fn from_entries(path: &Path, entries: Vec<(Box<str>, Value)>) -> Metadata {
         let last: std::collections::HashMap<Box<str>, usize> =
             entries.iter().enumerate().map(|(index, (key, _))| (key.clone(), index)).collect();
@@ -122,7 +124,8 @@ impl Metadata {
         GgufError::KeyType { path: (&*self.path).into(), key: key.into(), found: found.type_name().into(), expected }
     }
 
-    /// Returns the error for a key with the invalid value `found`; `limit` completes "must be …".
+    /// Returns the error for a key whose value `found` is invalid. `limit` completes the phrase
+    /// "must be …".
     pub fn bad_value(&self, key: &str, found: impl ToString, limit: impl Into<String>) -> GgufError {
         GgufError::KeyValue {
             path: (&*self.path).into(),

@@ -1,16 +1,17 @@
-//! The GGUF reader: it checks a model file completely, and then lends typed metadata and byte
+//! GGUF reader. It checks a model file completely; after that, it lends typed metadata and byte
 //! ranges of tensors.
 //!
-//! The input is a path or bytes, the output a [`Gguf`]. The following holds for it and need not be
-//! checked again:
+//! The input is a path or bytes. The output is a [`Gguf`] with these guarantees, which callers need
+//! not check again:
 //!
 //! - every count, length and offset was compared with the file's size before use, in arithmetic
 //!   that cannot wrap;
-//! - memory taken for metadata is a small multiple of the bytes that hold it in the file;
-//! - keys and tensor names are UTF-8, non-empty and unique; metadata arrays hold no arrays;
+//! - the memory for metadata is a small multiple of its size in the file;
+//! - keys and tensor names are UTF-8, non-empty and unique; no metadata array has arrays as
+//!   elements;
 //! - each tensor has 1 to 4 dimensions, all non-zero, a known type, and whole blocks in a row;
-//! - the start of each tensor is aligned; its byte range lies inside its file and overlaps no
-//!   other.
+//! - the offset of each tensor is aligned; its byte range lies inside its file and does not overlap
+//!   others.
 //!
 //! Weights stay in the mapped file. A file with tensors of a type that `ixc` cannot compute with
 //! (F64, IQ1_S, …) can still be opened and inspected. [`Gguf::require_format`] refuses a model that
@@ -18,15 +19,15 @@
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `file` | opening: mapping, split files, tensor bytes, identity |
-//! | `parse` | bytes to metadata and tensor table: the only code that reads unchecked bytes |
+//! | `file` | opening a model: mapping, split files, tensor bytes, identity |
+//! | `parse` | parser of header and tensor table: the only code that reads unchecked bytes |
 //! | `metadata` | typed access to keys |
 //! | `value` | values that a key can have |
-//! | `vocabulary` | keys of a vocabulary to a `TokenizerSpec` |
-//! | `tensor_type` | ggml's tensor types: id, name, block |
-//! | `error` | errors, with their positions in the file |
+//! | `vocabulary` | conversion of a vocabulary's keys to a `TokenizerSpec` |
+//! | `tensor_type` | ggml's tensor types: id, name, block size |
+//! | `error` | errors, with positions in the file |
 //! | `foreign` | errors for files of other types |
-//! | [`mod@write`] | the inverse, for tests and tools |
+//! | [`mod@write`] | writer of GGUF files, for tests and tools |
 //!
 //! ```
 //! use ixc_model_files::gguf::{Gguf, write::GgufWriter};

@@ -1,13 +1,13 @@
-//! Reads metadata and tensor table from a file's bytes. This is the only code that reads unchecked
-//! bytes.
+//! Parser of the metadata and the tensor table in a file's bytes. This is the only code that reads
+//! unchecked bytes.
 //!
-//! Memory and time are bounded by one rule. Before `n` items are read or allocated, `n` is compared
-//! with the number of smallest items that fit in the rest of the file. The cost is therefore at
+//! One rule bounds memory and time. Before `n` items are read or allocated, `n` is compared with
+//! the number of items of minimum size that the remaining bytes can hold. The cost is therefore at
 //! most a small multiple of the file's size.
 //!
-//! The reader decides as follows where the format leaves a choice. Keys may have any UTF-8 text
-//! except the empty one; bools are 0 or 1. It refuses alignments below 8, scalars (no dimensions),
-//! empty tensors and arrays of arrays. It accepts gaps between tensors, tensors out of order, and
+//! The format leaves some choices, which the parser decides as follows. Keys may be any UTF-8 text
+//! that is not empty; bools are 0 or 1. It refuses alignments below 8, tensors without dimensions
+//! or elements, and arrays of arrays. It accepts gaps between tensors, tensors in any order, and
 //! bytes after the last tensor.
 
 use std::path::Path;
@@ -25,28 +25,29 @@ pub const MAX_KEY_BYTES: u64 = 65_535;
 pub const MAX_TENSOR_NAME_BYTES: u64 = 64;
 /// Maximum number of dimensions (ggml `GGML_MAX_DIMS`).
 pub const MAX_DIMENSIONS: u32 = 4;
-/// Maximum number of keys; known files have some hundred.
+/// Maximum number of keys. Known files have a few hundred.
 pub const MAX_KEYS: u64 = 1 << 16;
-/// Maximum number of tensors: the largest models, with a tensor for each expert, have some 40,000.
+/// Maximum number of tensors. The largest models have about 40,000, with a tensor for each expert.
 pub const MAX_TENSORS: u64 = 1 << 17;
-/// Smallest alignment (GGUF: a multiple of 8).
+/// Minimum alignment; GGUF requires a multiple of 8.
 pub const MIN_ALIGNMENT: u32 = 8;
-/// Largest alignment: 64 KiB, the largest page of the machines that files are made for.
+/// Maximum alignment: 64 KiB, the largest page size of machines that run such files.
 pub const MAX_ALIGNMENT: u32 = 65_536;
 
 /// Key of the model's architecture.
 pub(super) const ARCHITECTURE: &str = "general.architecture";
-/// Maximum number of elements of an array; smaller arrays are bounded by the file.
+/// Maximum number of elements in an array. The size of the file usually sets a lower limit.
 const MAX_ELEMENTS: u64 = u32::MAX as u64;
 /// Default alignment of tensor data (ggml `GGUF_DEFAULT_ALIGNMENT`).
 const DEFAULT_ALIGNMENT: u32 = 32;
-/// Smallest key: name length, one byte of name, value type, one byte of value.
+/// Minimum size of a key's entry in bytes: length of the name, one byte of name, value type, one
+/// byte of value.
 const MIN_KEY_ENTRY: u64 = 8 + 1 + 4 + 1;
-/// Smallest tensor entry: name length, one byte of name, dimension count, one dimension, type,
-/// offset.
+/// Minimum size of a tensor's entry in bytes: length of the name, one byte of name, number of
+/// dimensions, one dimension, type, offset.
 const MIN_TENSOR_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// A tensor of the file: its byte range, its type and its shape.
+/// Tensor of a file: its name, type, shape and byte range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     pub(super) name: Box<str>,
@@ -59,8 +60,9 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Returns a tensor of a file of another format, with 1 to 4 dimensions in `ne` order. `None`
-    /// if a row is not whole blocks, or the dimensions or bytes are too many.
+    /// Returns a tensor of a file of another format. `dims` are 1 to 4 dimensions, the row length
+    /// first. `None` if a row does not have whole blocks, or if the dimensions or bytes are too
+    /// many.
     pub fn new(name: &str, tensor_type: TensorType, dims: &[u64], file: usize, offset: u64) -> Option<Tensor> {
         let bytes = tensor_type.tensor_bytes(dims).filter(|&bytes| bytes <= i64::MAX as u64)?;
         let mut padded = [1; MAX_DIMENSIONS as usize];
@@ -69,7 +71,7 @@ impl Tensor {
         Some(Tensor { name, tensor_type, dims: padded, dimensions, file, offset, bytes })
     }
 
-    /// Returns the name as in the file; escape it before printing.
+    /// Returns the name as it is in the file. Escape it before printing.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -89,7 +91,7 @@ impl Tensor {
         self.dims().iter().product()
     }
 
-    /// Returns the index into [`Gguf::files`](super::Gguf::files).
+    /// Returns the index of the tensor's file in [`Gguf::files`](super::Gguf::files).
     pub fn file(&self) -> usize {
         self.file
     }
@@ -105,18 +107,18 @@ impl Tensor {
     }
 }
 
-/// Content of a file's header.
+/// Content of a file's header, keys and tensor table.
 #[derive(Debug)]
 pub(super) struct ParsedHeader {
     pub version: u32,
     pub alignment: u32,
     pub metadata: Metadata,
     pub tensors: Vec<Tensor>,
-    /// Bytes of header, keys and tensor table.
+    /// Length of the header, the keys and the tensor table in bytes.
     pub header_bytes: u64,
 }
 
-/// Reads the header of `bytes`, a whole file; its tensors get the file index `file`.
+/// Parses the header of a file, whose bytes are `bytes`. Its tensors get the file index `file`.
 pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<ParsedHeader, GgufError> {
     let mut cursor = Cursor { path, bytes, at: 0, place: Place::Header };
     let version = magic_and_version(&mut cursor)?;
@@ -128,7 +130,7 @@ pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parse
     Ok(ParsedHeader { version, alignment, metadata, tensors, header_bytes: cursor.at as u64 })
 }
 
-/// Maximum number of leading bytes of a file in an error.
+/// Maximum number of the file's first bytes that an error shows.
 const SHOWN_BYTES: usize = 8;
 
 fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
@@ -158,7 +160,7 @@ fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
         cursor.place = Place::Key(key.clone());
         let type_at = cursor.at;
         let value = cursor.value()?;
-        // These two keys are always read, so their types are checked here.
+        // The parser itself needs these two keys, so it checks their types here.
         let expected = match (&*key, &value) {
             (ARCHITECTURE, Value::String(_)) | ("general.alignment", Value::U32(_)) => None,
             (ARCHITECTURE, _) => Some("string"),
@@ -188,15 +190,15 @@ fn alignment(metadata: &Metadata) -> Result<u32, GgufError> {
     metadata.read_or("general.alignment", DEFAULT_ALIGNMENT)
 }
 
-/// Returns indices 0..len sorted by name; equal names are sorted by index.
+/// Returns the indices from 0 to `len`, sorted by name. Equal names are sorted by index.
 fn sorted_indices<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
-    // A u32 holds every index: there are no more than MAX_KEYS or MAX_TENSORS.
+    // Lengths are at most MAX_KEYS or MAX_TENSORS, so a u32 holds each index.
     let mut by_name: Vec<u32> = (0..len as u32).collect();
     by_name.sort_by(|&a, &b| name(a as usize).cmp(name(b as usize)));
     by_name
 }
 
-/// Returns the first two equal neighbours of a sorted index.
+/// Returns the first two adjacent indices in a sorted list whose names are equal.
 fn duplicate<'a>(by_name: &[u32], name: impl Fn(usize) -> &'a str) -> Option<(usize, usize)> {
     by_name.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize)).find(|&(a, b)| name(a) == name(b))
 }
@@ -220,7 +222,7 @@ fn tensors(cursor: &mut Cursor<'_>, count: u64, alignment: u32, file: usize) -> 
     Ok(tensors)
 }
 
-/// Reads a tensor entry; `offset` is still relative to the start of the data section.
+/// Parses an entry of the tensor table. The offset is relative to the start of the data section.
 fn tensor(cursor: &mut Cursor<'_>, alignment: u32, file: usize) -> Result<Tensor, GgufError> {
     let name: Box<str> = cursor.name("tensor name", MAX_TENSOR_NAME_BYTES)?.into();
     cursor.place = Place::Tensor(name.clone());
@@ -257,8 +259,9 @@ fn tensor(cursor: &mut Cursor<'_>, alignment: u32, file: usize) -> Result<Tensor
     Ok(Tensor { name, tensor_type: ty, dims, dimensions, file, offset, bytes })
 }
 
-/// Returns the end of the last tensor in the data section if tensors are contiguous, as writers of
-/// GGUF place them. Offsets of a damaged header are seldom contiguous.
+/// Returns the end of the last tensor in the data section, if tensors follow each other without
+/// gaps except for alignment. Writers of GGUF place them so; in a damaged header, this is rarely
+/// the case.
 fn sequential_end(tensors: &[Tensor], alignment: u32) -> Option<u64> {
     let mut ranges: Vec<(u64, u64)> = tensors.iter().map(|tensor| (tensor.offset, tensor.bytes)).collect();
     ranges.sort_unstable();
@@ -274,7 +277,8 @@ fn sequential_end(tensors: &[Tensor], alignment: u32) -> Option<u64> {
     Some(end)
 }
 
-/// Makes offsets absolute. Checks that every range is in the file and overlaps no other.
+/// Converts offsets to offsets from the start of the file. Checks that each tensor is inside the
+/// file and overlaps no other.
 fn place_tensors(
     cursor: &mut Cursor<'_>,
     tensors: &mut [Tensor],
@@ -282,7 +286,8 @@ fn place_tensors(
     alignment: u32,
 ) -> Result<(), GgufError> {
     let file_bytes = cursor.bytes.len() as u64;
-    // The header ends inside the file and the alignment is at most 64 KiB, so this cannot wrap.
+    // The header ends inside the file, and the alignment is at most 64 KiB, so this sum cannot
+    // wrap.
     let data_start = (cursor.at as u64).next_multiple_of(u64::from(alignment));
     let limit = file_bytes.saturating_sub(data_start);
     if let Some(expected) = sequential_end(tensors, alignment).filter(|end| *end > limit) {
@@ -309,7 +314,7 @@ fn place_tensors(
     Ok(())
 }
 
-/// Read position in the file, with the current key or tensor for errors.
+/// Read position in a file, with the current key or tensor for errors.
 struct Cursor<'a> {
     path: &'a Arc<Path>,
     bytes: &'a [u8],
@@ -354,15 +359,15 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Returns `found` as a count, if it is at most `max` and the rest of the file can hold as many
-    /// items of `smallest` bytes.
+    /// Returns `found` as a count. It must be at most `max`, and the remaining file must have at
+    /// least `smallest` bytes for each item.
     fn count(&self, what: &'static str, found: u64, smallest: u64, max: u64) -> Result<usize, GgufError> {
         let limit = (self.remaining() / smallest).min(max);
         let fits = if found <= limit { usize::try_from(found).ok() } else { None };
         fits.ok_or_else(|| self.fault_at(self.at, Fault::Count { what, found, limit }))
     }
 
-    /// Reads length-prefixed UTF-8 of at most `limit` bytes.
+    /// Reads a UTF-8 string of at most `limit` bytes, whose length precedes it.
     fn string(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
         let at = self.at;
         let found = self.u64()?;
@@ -449,10 +454,10 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Reads `len` elements of `N` bytes each.
+    /// Reads `len` elements of `N` bytes each, converted by `from`.
     fn numbers<const N: usize, T>(&mut self, len: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>, GgufError> {
         let len = self.count("array elements", len, N as u64, MAX_ELEMENTS)?;
-        // `count` checked that len * N is at most the rest of the file.
+        // `count` has checked that len * N is at most the number of remaining bytes.
         let bytes = self.take(len as u64 * N as u64)?;
         let (elements, _) = bytes.as_chunks::<N>();
         Ok(elements.iter().map(|&element| from(element)).collect())

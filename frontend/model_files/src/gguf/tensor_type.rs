@@ -1,24 +1,24 @@
-//! ggml's tensor types: every id that a GGUF file may have, with its block, even if `ixc` cannot
-//! compute with the type.
+//! Table of ggml's tensor types. It has each id that a GGUF file may have, with the size of its
+//! blocks, even if `ixc` cannot compute with the type.
 //!
-//! The sizes suffice to read and inspect a file; [`TensorType::format`] returns the row of the
-//! format table, if there is one. Tensors of checkpoints may have formats that no GGUF file has.
+//! The sizes suffice to read and inspect a file. [`TensorType::format`] returns the format to
+//! compute with, if `ixc` has one. Tensors of checkpoints may have formats that no GGUF file has.
 //! Their types have the id [`NO_ID`].
 
 use ixc_ir::format::Format;
 
-/// A ggml tensor type.
+/// Tensor type of ggml.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Id in the file (ggml `enum ggml_type`); [`NO_ID`] if no file has the type.
+    /// Id of the type in files (ggml `enum ggml_type`); [`NO_ID`] if no file has the type.
     pub id: u32,
     /// ggml's name, or the name in `ixc` for types that ggml lacks.
     pub name: &'static str,
-    /// Elements in a block.
+    /// Number of elements in a block.
     pub block_len: u32,
-    /// Bytes in a block.
+    /// Number of bytes in a block.
     pub block_bytes: u32,
-    /// Bytes at the end of a row, after its blocks.
+    /// Number of bytes at the end of a row, after its blocks.
     tail_bytes: u32,
 }
 
@@ -29,7 +29,7 @@ const fn row(id: u32, name: &'static str, block_len: u32, block_bytes: u32) -> T
     TensorType { id, name, block_len, block_bytes, tail_bytes: 0 }
 }
 
-/// All types of ggml that a file can have. Other ids were removed from ggml or never existed.
+/// All ggml types that a file can have. Other ids were removed from ggml or never existed.
 pub static TENSOR_TYPES: &[TensorType] = &[
     row(0, "F32", 1, 4),
     row(1, "F16", 1, 2),
@@ -74,8 +74,8 @@ impl TensorType {
         TENSOR_TYPES.iter().find(|row| row.id == id).copied()
     }
 
-    /// Returns the type of a weight format, even if GGUF files lack it; `None` for formats that
-    /// stored weights cannot have.
+    /// Returns the type for a weight format, even if GGUF files cannot have it. `None` for a format
+    /// that stored weights cannot have.
     pub fn from_format(format: Format) -> Option<TensorType> {
         let row = format.row();
         if let Some(id) = row.gguf_id {
@@ -88,18 +88,18 @@ impl TensorType {
         row.packed.map(|_| own)
     }
 
-    /// Returns whether GGUF files have the type.
+    /// Returns whether a GGUF file can have the type.
     pub fn is_in_files(self) -> bool {
         self.id != NO_ID
     }
 
-    /// Returns the format to compute with; `None` if `ixc` lacks the format.
+    /// Returns the format for computing with the type; `None` if `ixc` has none.
     pub fn format(self) -> Option<Format> {
         if self.is_in_files() { Format::from_gguf_id(self.id) } else { Format::from_name(self.name) }
     }
 
-    /// Returns the number of bytes of a tensor with dimensions `dims` (`ne` order: `dims[0]` is the
-    /// row length). `None` if a row is not a whole number of blocks, or the size does not fit.
+    /// Returns the number of bytes of a tensor with these dimensions, the row length first. `None`
+    /// if a row does not have a whole number of blocks, or if the number does not fit.
     pub fn tensor_bytes(self, dims: &[u64]) -> Option<u64> {
         let (row, rest) = dims.split_first()?;
         if row % u64::from(self.block_len) != 0 {

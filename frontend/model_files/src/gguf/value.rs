@@ -1,45 +1,45 @@
-//! The values that a GGUF key can have.
+//! Values that a GGUF key can have.
 //!
-//! Arrays keep their element type. A `&[f32]` is lent as it was read; another element type is an
-//! error, never a reinterpretation. Strings of an array are stored in one buffer, so an array needs
-//! about as many bytes as in the file.
+//! Arrays keep the element type of the file. Reading an array as another element type is an error;
+//! elements are never reinterpreted. The strings of an array are stored in one buffer, so an array
+//! needs about as much memory as it has bytes in the file.
 
 use std::fmt;
 
 use super::error::quote;
 
-/// A key's value.
+/// Value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Type 0.
+    /// GGUF type 0.
     U8(u8),
-    /// Type 1.
+    /// GGUF type 1.
     I8(i8),
-    /// Type 2.
+    /// GGUF type 2.
     U16(u16),
-    /// Type 3.
+    /// GGUF type 3.
     I16(i16),
-    /// Type 4.
+    /// GGUF type 4.
     U32(u32),
-    /// Type 5.
+    /// GGUF type 5.
     I32(i32),
-    /// Type 6.
+    /// GGUF type 6.
     F32(f32),
-    /// Type 7.
+    /// GGUF type 7.
     Bool(bool),
-    /// Type 8.
+    /// GGUF type 8.
     String(Box<str>),
-    /// Type 9.
+    /// GGUF type 9.
     Array(Array),
-    /// Type 10.
+    /// GGUF type 10.
     U64(u64),
-    /// Type 11.
+    /// GGUF type 11.
     I64(i64),
-    /// Type 12.
+    /// GGUF type 12.
     F64(f64),
 }
 
-/// An array value: elements of one type, which cannot be arrays.
+/// Array value. All elements have the same type, which cannot be an array.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
     /// Elements of GGUF type 0.
@@ -76,7 +76,7 @@ pub struct StringArray {
 }
 
 impl StringArray {
-    /// Returns an empty array with room for the ends of `len` strings.
+    /// Returns an empty array with reserved memory for the ends of `len` strings.
     pub(super) fn with_capacity(len: usize) -> StringArray {
         StringArray { text: String::new(), ends: Vec::with_capacity(len) }
     }
@@ -96,7 +96,7 @@ impl StringArray {
         self.ends.is_empty()
     }
 
-    /// Returns string number `index`.
+    /// Returns the string at `index`; `None` if there are fewer strings.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -152,7 +152,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// Returns the id of the element type in the file.
+    /// Returns GGUF's id of the element type.
     pub fn element_type_id(&self) -> u32 {
         match self {
             Array::U8(_) => 0,
@@ -170,7 +170,7 @@ impl Array {
         }
     }
 
-    /// Returns element `index` of an array of bools.
+    /// Returns the element at `index`, if this is an array of bools.
     pub fn bool(&self, index: usize) -> Option<bool> {
         match self {
             Array::Bool(v) => v.get(index).copied(),
@@ -178,7 +178,7 @@ impl Array {
         }
     }
 
-    /// Returns element `index` of an array of integers.
+    /// Returns the element at `index`, if this is an array of integers.
     pub fn integer(&self, index: usize) -> Option<i128> {
         match self {
             Array::U8(v) => v.get(index).map(|&x| x.into()),
@@ -205,12 +205,12 @@ impl Array {
     }
 }
 
-/// Names of the value types, by id.
+/// Names of the value types; the index is the type id.
 pub(super) const TYPE_NAMES: [&str; 13] =
     ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"];
 
 impl Value {
-    /// Returns the id of the type in the file.
+    /// Returns GGUF's id of the value type.
     pub fn type_id(&self) -> u32 {
         match self {
             Value::U8(_) => 0,
@@ -229,7 +229,7 @@ impl Value {
         }
     }
 
-    /// Returns the type in words: `u32`, `array of i32`.
+    /// Returns the name of the type, such as `u32` or `array of i32`.
     pub fn type_name(&self) -> String {
         match self {
             Value::Array(array) => format!("array of {}", TYPE_NAMES[array.element_type_id() as usize]),
@@ -237,7 +237,7 @@ impl Value {
         }
     }
 
-    /// Returns the value of an integer of any width.
+    /// Returns the value of an integer of any width; `None` for other types.
     pub fn integer(&self) -> Option<i128> {
         match *self {
             Value::U8(x) => Some(x.into()),
@@ -253,7 +253,7 @@ impl Value {
     }
 }
 
-/// Maximum number of elements that are printed.
+/// Maximum number of an array's elements that are printed.
 const SHOWN_ELEMENTS: usize = 8;
 
 impl fmt::Display for Array {
@@ -265,7 +265,7 @@ impl fmt::Display for Array {
 }
 
 impl fmt::Display for Value {
-    /// Escapes the value, and shortens a long one.
+    /// Prints the value with escapes. Long values are shortened.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::F32(x) => write!(f, "{x}"),

@@ -1,4 +1,4 @@
-//! Vocabularies of model files: reads a [`TokenizerSpec`] from the metadata.
+//! Conversion of a model file's metadata to a vocabulary, as a [`TokenizerSpec`].
 
 use ixc_failure::Class;
 use ixc_text::tokenizer::keys::{BOS, CHARSMAP, EOM, EOS, EOT, FIM_ENDS, MERGES, PAD, SCORES, TOKENS, TYPES, UNK};
@@ -8,22 +8,22 @@ use ixc_text::tokenizer::{
 
 use super::{Array, GgufError, Metadata, StringArray, Value};
 
-/// Tokenizer of Gemma 4, and the name of its pre-tokenizer.
+/// GGUF's name of Gemma 4's tokenizer, and of its pre-tokenizer.
 const GEMMA_4: &str = "gemma4";
-/// Tokenizer of PLaMo 2.
+/// GGUF's name of PLaMo 2's tokenizer.
 const PLAMO_2: &str = "plamo2";
-/// Tokenizer of RWKV.
+/// GGUF's name of RWKV's tokenizer.
 const RWKV: &str = "rwkv";
-/// Tokenizer of BERT.
+/// GGUF's name of BERT's tokenizer.
 const BERT: &str = "bert";
-/// Tokenizer of T5 and XLM-R.
+/// GGUF's name of the tokenizer of T5 and XLM-R.
 const T5: &str = "t5";
 
-/// Separator of texts. The key is misspelled in GGUF itself.
+/// Key of the separator token's id. The misspelling is GGUF's own.
 const SEP: &str = "tokenizer.ggml.seperator_token_id";
-/// Class token of a text.
+/// Key of the class token's id.
 const CLS: &str = "tokenizer.ggml.cls_token_id";
-/// Keys of ids that most models do not use, but that must be valid ids.
+/// Keys of ids that are not used here, but are checked to be valid.
 const OTHER_IDS: [&str; 9] = [
     SEP,
     CLS,
@@ -48,7 +48,7 @@ pub enum VocabularyError {
 }
 
 impl VocabularyError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             VocabularyError::Metadata(error) => error.class(),
@@ -57,17 +57,17 @@ impl VocabularyError {
     }
 }
 
-/// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives
-/// [`ModelKind::None`].
+/// Reads and checks the vocabulary of a file. The kind is [`ModelKind::None`] if the file has no
+/// vocabulary, or if `tokenizer.ggml.model` is `no_vocab` or `none`.
 ///
-/// Missing keys have llama.cpp's defaults:
+/// The defaults of missing keys are those of llama.cpp:
 ///
-/// | kind | defaults |
+/// | tokenizer | defaults |
 /// | --- | --- |
-/// | SPM | BOS 1, EOS 2, unknown 0, a leading space, and a BOS at the start |
-/// | PLaMo's | the same ids, and padding 3 |
-/// | BPE | no special ids; a BOS at the start if the pre-tokenizer's name implies it |
-/// | RWKV's | none |
+/// | SPM | BOS 1, EOS 2, unknown 0, a space before a text, and BOS at its start |
+/// | PLaMo | the same ids, and padding 3 |
+/// | BPE | no special ids; BOS at the start if the pre-tokenizer's name implies it |
+/// | RWKV | no special ids, and no BOS |
 ///
 /// # Errors
 /// [`VocabularyError`], with the key, its value and the expected value.
@@ -78,7 +78,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() });
     }
     let pre_tokenizer = match metadata.read_or("tokenizer.ggml.model", "")? {
-        // The pre-tokenizer of this BPE has the same name, whatever the file states.
+        // For this tokenizer, the pre-tokenizer is fixed, whatever the file states.
         GEMMA_4 => GEMMA_4,
         _ => metadata.read_or("tokenizer.ggml.pre", "")?,
     };
@@ -112,14 +112,14 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         merges,
         special,
         add_bos: match bos {
-            // XLM-R has a BOS, T5 has none.
+            // XLM-R has a BOS token, which is then added by default; T5 has none.
             Bos::IfStated if model == ModelKind::Sentence => stated_bos.unwrap_or(has_bos),
             Bos::IfStated => stated_bos.unwrap_or(false),
             Bos::UnlessStated => stated_bos.unwrap_or(true),
             Bos::Always => true,
         },
         add_eos: match model {
-            // A key with either of the two names may set the flag.
+            // Files have one of two keys for adding the token at the end.
             ModelKind::WordPiece => {
                 metadata.read_or("tokenizer.ggml.add_sep_token", true)?
                     || metadata.read_or("tokenizer.ggml.add_eos_token", false)?
@@ -158,7 +158,7 @@ fn model_kind(metadata: &Metadata) -> Result<ModelKind, VocabularyError> {
     }
 }
 
-/// Reads the types of tokens.
+/// Reads the type of each token.
 fn token_types(metadata: &Metadata) -> Result<Vec<TokenType>, VocabularyError> {
     let types = metadata.read_optional::<&[i32]>(TYPES)?.unwrap_or_default();
     let of = |(index, &n): (usize, &i32)| {
@@ -171,7 +171,7 @@ fn token_types(metadata: &Metadata) -> Result<Vec<TokenType>, VocabularyError> {
     Ok(types.iter().enumerate().map(of).collect::<Result<_, _>>()?)
 }
 
-/// Reads special ids.
+/// Reads the ids of tokens with a role.
 fn special_ids(
     metadata: &Metadata,
     model: ModelKind,
@@ -191,7 +191,7 @@ fn special_ids(
         fim_ends: Vec::new(),
     };
     if model == ModelKind::WordPiece {
-        // A text begins with the class token and ends with the separator.
+        // For BERT, the class token serves as BOS, and the separator as EOS.
         let named = |name: &str| tokens.iter().position(|text| text == name).map(|id| id as u32);
         special.bos = id(CLS, None)?.or(special.bos).or_else(|| named("[CLS]"));
         special.eos = id(SEP, None)?.or_else(|| named("[SEP]"));
@@ -214,7 +214,7 @@ fn special_ids(
     Ok(special)
 }
 
-/// Reads the map of characters, which only one kind of tokenizer has.
+/// Reads SentencePiece's map of characters. Only SentencePiece's unigram tokenizer has one.
 fn charsmap(metadata: &Metadata, model: ModelKind) -> Result<Vec<u8>, VocabularyError> {
     match (metadata.get(CHARSMAP), model) {
         (Some(Value::Array(Array::U8(bytes))), ModelKind::Sentence) => Ok(bytes.clone()),

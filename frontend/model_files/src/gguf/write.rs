@@ -1,9 +1,9 @@
-//! A small GGUF writer for tests and tools; the reader reads its output.
+//! Small writer of GGUF files for tests and tools. The reader accepts its files.
 //!
-//! The writer accepts any input, even for files that a reader should refuse: a repeated key, a
-//! tensor with a wrong length. Tensors may be holes ([`GgufWriter::hole`]).
-//! [`GgufWriter::write_to`] stores no bytes for holes on the drive, so that it can write a model of
-//! any size.
+//! The writer accepts any input, also for files that a reader should refuse, such as a repeated key
+//! or a tensor with a wrong length. A tensor may be a hole ([`GgufWriter::hole`]), whose bytes are
+//! zeros. [`GgufWriter::write_to`] does not store the bytes of holes on the drive, so it can write
+//! a model of any size.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::tensor_type::TensorType;
 use super::value::{Array, Value};
 
-/// Collects keys and tensors, and then makes the file's bytes.
+/// Collector of keys and tensors, from which the bytes of a file are made.
 #[derive(Clone, Debug)]
 pub struct GgufWriter {
     version: u32,
@@ -31,7 +31,7 @@ struct WrittenTensor {
 #[derive(Clone, Debug)]
 enum TensorData {
     Bytes(Vec<u8>),
-    /// Zeros that are not stored.
+    /// Zeros that are not kept in memory; the number is their length in bytes.
     Hole(u64),
 }
 
@@ -51,7 +51,7 @@ impl Default for GgufWriter {
 }
 
 impl GgufWriter {
-    /// Returns an empty file of version 3 with the default alignment.
+    /// Returns a writer without keys and tensors, for version 3 and the default alignment.
     pub fn new() -> GgufWriter {
         GgufWriter { version: 3, alignment: 32, keys: Vec::new(), tensors: Vec::new() }
     }
@@ -62,7 +62,7 @@ impl GgufWriter {
         self
     }
 
-    /// Sets the alignment and its key.
+    /// Sets the alignment, and adds its key.
     ///
     /// # Panics
     /// When the alignment is zero.
@@ -78,7 +78,7 @@ impl GgufWriter {
         self
     }
 
-    /// Appends a tensor of type `type_id`; `dims` in `ne` order.
+    /// Appends a tensor with the type id `type_id`. The first of its dimensions is the row length.
     pub fn tensor(self, name: &str, type_id: u32, dims: &[u64], data: Vec<u8>) -> GgufWriter {
         self.put(name, type_id, dims, TensorData::Bytes(data))
     }
@@ -93,24 +93,24 @@ impl GgufWriter {
         self.tensor(name, 0, dims, data.iter().flat_map(|x| x.to_le_bytes()).collect())
     }
 
-    /// Appends a tensor of zero bytes of the right length.
+    /// Appends a tensor of zeros, whose length follows from its type and dimensions.
     ///
     /// # Panics
-    /// When type and dimensions have no valid length.
+    /// When no length follows from the type and the dimensions.
     pub fn zero_tensor(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
         let bytes = tensor_bytes(tensor_type, dims);
         self.tensor(name, tensor_type.id, dims, vec![0; bytes as usize])
     }
 
-    /// Appends a tensor whose bytes are a hole of the right length.
+    /// Appends a tensor whose bytes are a hole. Its length follows from its type and dimensions.
     ///
     /// # Panics
-    /// When type and dimensions have no valid length.
+    /// When no length follows from the type and the dimensions.
     pub fn hole(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
         self.put(name, tensor_type.id, dims, TensorData::Hole(tensor_bytes(tensor_type, dims)))
     }
 
-    /// Returns the file's bytes, including those of holes.
+    /// Returns the bytes of the file, including zeros for holes.
     pub fn finish(&self) -> Vec<u8> {
         let mut out = self.header();
         for tensor in &self.tensors {
@@ -124,8 +124,8 @@ impl GgufWriter {
         out
     }
 
-    /// Writes the bytes of [`GgufWriter::finish`] to an empty file, except holes and padding, which
-    /// become gaps.
+    /// Writes the same bytes as [`GgufWriter::finish`] to an empty file. Holes and padding are not
+    /// written, so they become gaps of the file.
     ///
     /// # Errors
     /// When the file cannot be written, or cannot have this length.
@@ -144,8 +144,8 @@ impl GgufWriter {
         file.set_len(end.next_multiple_of(self.alignment as u64))
     }
 
-    /// Writes the bytes of [`GgufWriter::finish`] in order; `fill` writes those of a hole, by its
-    /// tensor's number.
+    /// Writes the same bytes as [`GgufWriter::finish`] in order. For each hole, `fill` writes the
+    /// bytes; it gets the index of the tensor.
     ///
     /// # Errors
     /// When `out` fails, or when `fill` fails or writes another number of bytes than the hole has.
@@ -180,7 +180,7 @@ impl GgufWriter {
         pad(out, end).map(drop)
     }
 
-    /// Returns magic, keys and the table of tensors.
+    /// Returns the bytes of the header, the keys and the tensor table.
     fn header(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(b"GGUF");
@@ -205,7 +205,7 @@ impl GgufWriter {
     }
 }
 
-/// Counts written bytes.
+/// Writer that counts the bytes written.
 struct CountingWriter<'o> {
     out: &'o mut dyn Write,
     written: u64,

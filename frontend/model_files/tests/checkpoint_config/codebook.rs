@@ -1,4 +1,4 @@
-//! Matrices of four-bit codes (bitsandbytes): their JSON and their other tensors.
+//! Tests of matrices of four-bit codes (bitsandbytes), with their JSON and their other tensors.
 
 use ixc_ir::derived::Element;
 use serde_json::{Value as Json, json};
@@ -6,11 +6,11 @@ use serde_json::{Value as Json, json};
 use crate::{fill, mimo_2};
 
 const MATRIX: &str = "model.layers.0.self_attn.q_proj.weight";
-/// Rows and columns, and blocks of 64 of their numbers.
+/// Rows and columns of the matrix. The next constant is the number of its blocks of 64 numbers.
 const SHAPE: [u64; 2] = [128, 32];
 const BLOCKS: u64 = 64;
 
-/// The only quantised matrix of a folder.
+/// Content of the only quantised matrix of a folder.
 #[derive(Clone)]
 struct Coded {
     codes: (&'static str, Vec<u64>),
@@ -42,7 +42,7 @@ impl Coded {
         }
     }
 
-    /// Returns the type of the matrix, or the error.
+    /// Returns the type of the derived matrix, or the error.
     fn read(&self, test: &str) -> Result<String, String> {
         let text =
             if self.state.is_string() { self.state.as_str().unwrap().to_owned() } else { self.state.to_string() };
@@ -94,7 +94,7 @@ fn codebook_weights_become_their_original_type() {
             assert_eq!(coded.read(&format!("{dtype}-{nested}")).as_deref(), Ok(right));
         }
     }
-    // Codes in two-byte elements, which FSDP requires.
+    // Codes may be stored in two-byte elements, which FSDP requires.
     let stored = Coded { codes: ("BF16", vec![1024, 1]), ..Coded::new(true) };
     assert_eq!(stored.read("stored").as_deref(), Ok("BF16"));
     let mut fp4 = Coded { kind: "fp4", ..Coded::new(false) };
@@ -152,7 +152,8 @@ fn inconsistent_codebook_tensors_are_refused() {
     }
 }
 
-/// Unquantised weights need no other tensors; only two methods are supported.
+/// Tests that weights without quantisation need no other tensors, and that other quantisation
+/// methods are refused.
 #[test]
 fn unquantised_weights_are_read_unchanged() {
     let said = json!({"load_in_4bit": true, "llm_int8_skip_modules": ["q_proj"]});

@@ -1,10 +1,10 @@
-//! Matrices of packed integers: their configuration and their other tensors.
+//! Tests of matrices of packed integers, with their configuration and their other tensors.
 
 use serde_json::{Value as Json, json};
 
 use crate::{changed, fill, folder, mimo_2};
 
-/// Unsupported packed integers and inconsistent shapes are refused with the reason.
+/// Tests that unsupported packed integers and inconsistent shapes are refused with the reason.
 #[test]
 fn unsupported_packed_integers_are_refused() {
     const MATRIX: &str = "model.layers.0.self_attn.q_proj";
@@ -168,7 +168,7 @@ fn unsupported_packed_integers_are_refused() {
             &[("qweight", "I32", &[32, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[16, 1])],
             "zeros of 128 rows and 1 groups",
         ),
-        // 96 columns are three groups, but not of size 32.
+        // A row of 96 columns has three scales, but its groups would not have the stated size.
         (
             "part",
             compressed(json!({"num_bits": 4, "group_size": 40})),
@@ -187,8 +187,8 @@ fn unsupported_packed_integers_are_refused() {
     }
 }
 
-/// Zeros of symmetric integers are checked: those in the middle of the range are ignored, others
-/// are refused.
+/// Tests the stored zero points of symmetric integers. Those in the middle of the range are
+/// ignored; others are refused.
 #[test]
 fn symmetric_zero_points_must_be_the_midpoint() {
     const ZEROS: &str = "model.layers.0.self_attn.q_proj.weight_zero_point";
@@ -208,14 +208,15 @@ fn symmetric_zero_points_must_be_the_midpoint() {
         let count = zeros.2.iter().product::<u64>() as usize * if zeros.1 == "I32" { 4 } else { 1 };
         for (byte, right) in [(middle, true), (middle + 1, false)] {
             fill(&at, ZEROS, &vec![byte; count]);
-            // Other tensors are missing in either case.
+            // Other tensors of the model are missing, so opening may fail. Only the message about
+            // zero points is checked.
             let error = ixc_architectures::open(&at).err().map_or_else(String::new, |error| error.to_string());
             assert_eq!(!error.contains("symmetric"), right, "{test}, {byte:#04x}: {error}");
         }
     }
 }
 
-/// A group that is wider than its matrix means the whole row.
+/// Tests that a group size above the number of columns means one group for each row.
 #[test]
 fn a_group_wider_than_its_matrix_is_a_row() {
     let weights = json!({"num_bits": 4, "symmetric": true, "group_size": 128});
@@ -228,8 +229,8 @@ fn a_group_wider_than_its_matrix_is_a_row() {
     assert!(error.is_none(), "{error:?}");
 }
 
-/// Groups with an explicit order of columns: an invalid group is refused, and valid columns become
-/// f16.
+/// Tests groups of columns in a stored order. An invalid group is refused; a matrix with valid
+/// groups becomes f16.
 #[test]
 fn invalid_column_group_order_is_refused() {
     const ORDER: &str = "model.layers.0.self_attn.q_proj.g_idx";
@@ -258,7 +259,8 @@ fn invalid_column_group_order_is_refused() {
     }
 }
 
-/// bitsandbytes' eight-bit matrices: rows with their largest numbers, not in the order of a GPU.
+/// Tests eight-bit matrices of bitsandbytes, which have the largest number of each row. The tile
+/// order of a GPU is refused.
 #[test]
 fn bitsandbytes_int8_rows_use_row_scales() {
     const FORMAT: &str = "model.layers.0.self_attn.q_proj.weight_format";
@@ -278,7 +280,7 @@ fn bitsandbytes_int8_rows_use_row_scales() {
     assert!(open("integers", &[128], "I32", 0).unwrap_err().contains("F32, F16 or BF16"));
 }
 
-/// Groups of compressed-tensors: each matrix belongs to the group whose targets match it.
+/// Tests that each matrix has the settings of the configuration group whose targets match it.
 #[test]
 fn matrices_belong_to_groups_by_matching_targets() {
     const Q: &str = "model.layers.0.self_attn.q_proj";
@@ -292,7 +294,7 @@ fn matrices_belong_to_groups_by_matching_targets() {
         group
     };
     let said = |format: &str, first: Json, second: Json| json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": first, "group_1": second}});
-    // Four bits for queries, eight for keys: a word has eight or four columns.
+    // Queries have four bits, keys eight, so a word has eight or four columns.
     let tensors = [
         (format!("{Q}.weight_packed"), "I32", [128u64, 4]),
         (format!("{Q}.weight_scale"), "BF16", [128, 1]),
@@ -337,7 +339,7 @@ fn matrices_belong_to_groups_by_matching_targets() {
             "targets of config_groups name",
         ),
         ("bits", said("pack-quantized", group(linear(), 3, None), group(pattern(), 8, None)), "\"num_bits\" is 3"),
-        // With the settings of the other group they would have other columns.
+        // The settings of the two groups are exchanged here, so the number of columns is wrong.
         (
             "turned",
             said("pack-quantized", group(linear(), 8, None), group(pattern(), 4, None)),
@@ -349,7 +351,8 @@ fn matrices_belong_to_groups_by_matching_targets() {
     }
 }
 
-/// If only some experts of a tensor have groups of neighbouring columns, all of them become f16.
+/// Tests that all experts of a tensor become f16 if some experts have groups of columns that are
+/// not consecutive.
 #[test]
 fn partly_reordered_experts_all_become_f16() {
     let kind = |test: &str, sorted: &[u32]| {
@@ -370,7 +373,8 @@ fn partly_reordered_experts_all_become_f16() {
     assert_eq!(kind("experts-sorted", &[0, 1, 2, 3]), "Q4_0");
 }
 
-/// Keys of latent attention are transposed, which is not possible for blocks of four-bit floats.
+/// Tests that blocks of four-bit floats cannot be transposed, as the keys of latent attention
+/// require.
 #[test]
 fn transposed_fp4_blocks_are_refused() {
     const KV: &str = "model.layers.0.self_attn.kv_b_proj.weight";

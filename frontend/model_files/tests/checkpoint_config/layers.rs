@@ -1,4 +1,4 @@
-//! Kinds of layers: attention or recurrent, with a window, or dense.
+//! Tests of kinds of layers: with attention or a recurrent state, with a window, or dense.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use serde_json::{Value as Json, json};
 
 use crate::{changed, folder, hyper, numbers, open};
 
-/// Ling 3 as published: the last layer of each group has attention, and so have those after the
-/// last complete group.
+/// Tests published configurations of Ling 3. The last layer of each group has attention, and so
+/// have layers after the last complete group.
 #[test]
 fn ling_3_layers_after_the_last_group_attend() {
     let config = json!({"model_type": "bailing_hybrid", "hidden_size": 32, "num_hidden_layers": 8, "num_attention_heads": 2, "layer_group_size": 3,
@@ -19,8 +19,8 @@ fn ling_3_layers_after_the_last_group_attend() {
     assert_eq!(key("swiglu_clamp_exp"), [0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
-/// Mistral Large 4: layers with RoPE and with an indexer are listed, or follow from numbers
-/// (transformers, `MistralLarge4TextConfig`).
+/// Tests Mistral Large 4. Layers with RoPE and layers with an indexer are listed, or follow from
+/// periods (transformers, `MistralLarge4TextConfig`).
 #[test]
 fn mistral_large_4_layer_kinds_are_listed_or_derived() {
     let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checkpoints/mistral-large4-own.json");
@@ -50,14 +50,15 @@ fn mistral_large_4_layer_kinds_are_listed_or_derived() {
     let lists = json!({"no_rope_layers": [0, 1, 1, 1, 1, 0, 1, 1], "index_topk_pattern": "FFSFSS", "kv_source_layers": [0, 1, 1, 3, 1, 0]});
     let expected = [[0.0, 1.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 3.0, 1.0, 0.0]];
     assert_eq!(of("lists", lists), expected.map(|list| list.to_vec()));
-    // Transformers would read the rows of a later shared layer of the same kind, not those of the
-    // first.
+    // Layer 2 may not use the rows of layer 0, because transformers would use those of the later
+    // layer 1.
     let other = opened("other", json!({"no_rope_layers": [1, 1, 1, 1, 1, 0], "kv_source_layers": [0, 1, 0, 1, 4, 5]}))
         .unwrap_err();
     assert!(other.contains("is 0 for layer 2; expected 1 or 2: the last layer before it"), "{other}");
 }
 
-/// Layers of PLaMo 2 with attention (every second one here) have a window, except the listed ones.
+/// Tests the windows of PLaMo 2. Attention layers (here every second layer) have a window, except
+/// the listed layers.
 #[test]
 fn plamo_2_windows_exclude_listed_layers() {
     let windows = |test: &str, own: Json| {
@@ -76,8 +77,8 @@ fn plamo_2_windows_exclude_listed_layers() {
     assert_eq!(windows("full", json!({"full_attention_idx": [1, 3]})), (vec![], vec![]));
 }
 
-/// A window applies to the listed layers, to those from a number on, or to all. It applies to none
-/// if it is not used.
+/// Tests that a window applies to the listed layers, to the layers from a number on, or to all
+/// layers. It applies to no layer if the configuration disables it.
 #[test]
 fn windows_apply_to_the_configured_layers() {
     let windows = |config: Json| -> (Option<u32>, Option<Vec<bool>>) {
@@ -95,7 +96,7 @@ fn windows_apply_to_the_configured_layers() {
     };
     let kinds = json!(["sliding_attention", "full_attention", "sliding_attention"]);
     assert_eq!(windows(json!({"model_type": "mistral"})), (Some(24), None));
-    // Transformers' class for `llama` has no window.
+    // The class of `llama` in transformers has no window.
     assert_eq!(windows(json!({"model_type": "llama"})), (None, None));
     assert_eq!(windows(json!({"model_type": "qwen2"})), (None, None));
     let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});
@@ -111,8 +112,8 @@ fn windows_apply_to_the_configured_layers() {
     );
 }
 
-/// GPT-Neo lists layers or runs of them. Runs with more layers than the model has are refused
-/// before they are expanded.
+/// Tests GPT-Neo, which lists layers, or runs of layers with a number of repetitions. Runs with
+/// more layers than the model has are refused before they are expanded.
 #[test]
 fn gpt_neo_layer_list_must_match_layer_count() {
     let opened = |name: &str, value: Json| {
@@ -137,7 +138,8 @@ fn gpt_neo_layer_list_must_match_layer_count() {
     }
 }
 
-/// Qwen's layers without a router are dense; configuration and tensors must agree on them.
+/// Tests that layers without a router are dense in Qwen models, and that the configuration must
+/// agree with the tensors.
 #[test]
 fn layers_without_routers_are_dense() {
     for (test, dense) in [("layers", json!({"mlp_only_layers": [0]})), ("sparse", json!({"decoder_sparse_step": 2}))] {

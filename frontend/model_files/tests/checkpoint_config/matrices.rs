@@ -1,4 +1,4 @@
-//! Matrices that are split, joined, or multiplied.
+//! Tests of matrices that are split, joined, or multiplied by factors.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::{MIMO_ROWS, fill, firsts, folder, mimo_2, open};
 
 const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];
 
-/// A matrix of queries, keys and values is split by the heads of its layer.
+/// Tests that a matrix of queries, keys and values is split by the head counts of its layer.
 #[test]
 fn a_fused_matrix_is_taken_apart_by_its_layer() {
     let shapes = MIMO_ROWS.map(|rows| [rows.iter().sum::<u64>(), 32]);
     let at = mimo_2("mimo-fused", &Json::Null, &[(FUSED[0], "BF16", &shapes[0]), (FUSED[1], "BF16", &shapes[1])]);
     for (name, [rows, width]) in FUSED.iter().zip(shapes) {
-        // The values of a row are its number. bf16 has integers exactly up to 256, and then in
-        // steps of 2.
+        // Each element is the number of its row, rounded to even. Above 256, bf16 has only even
+        // integers.
         let row = |row: u64| ((row / 2 * 2) as f32).to_bits().to_le_bytes()[2..].repeat(width as usize);
         fill(&at, name, &(0..rows).flat_map(row).collect::<Vec<u8>>());
     }
@@ -36,8 +36,8 @@ fn a_fused_matrix_is_taken_apart_by_its_layer() {
     assert!(said.contains("qkv_proj.weight") && said.contains("[225, 32]"), "{said}");
 }
 
-/// Four machines quantised one part each of a fused matrix: queries, keys and values, with separate
-/// scales.
+/// Tests a matrix of queries, keys and values that four machines quantised in parts. Each part has
+/// an equal share of each, with its own scales.
 #[test]
 fn a_fused_matrix_of_several_machines_is_put_together() {
     const RANKS: u64 = 4;
@@ -56,7 +56,7 @@ fn a_fused_matrix_of_several_machines_is_put_together() {
             (&scales[1], "F32", &[RANKS * blocks[1], 2]),
         ],
     );
-    // Codes repeat 1, 2 and 4; scales count up.
+    // The codes 1, 2 and 4 alternate by row, and scales are consecutive numbers.
     let code = |row: u64| [0x38u8, 0x40, 0x48][row as usize % 3];
     let number = |row: u64| [1.0f32, 2.0, 4.0][row as usize % 3];
     for layer in 0..2 {
@@ -81,8 +81,8 @@ fn a_fused_matrix_of_several_machines_is_put_together() {
     }
 }
 
-/// Kimi K3 as published: scores are multiplied by a norm's weight, gates are named by their layer,
-/// and there are more decays than heads.
+/// Tests published files of Kimi K3. Scores are multiplied by a norm's weight, gates are named by
+/// the kind of their layer, and additional decays are dropped.
 #[test]
 fn kimi_k3_vectors_are_folded_and_renamed() {
     let config = json!({
@@ -146,10 +146,10 @@ fn kimi_k3_vectors_are_folded_and_renamed() {
     }
 }
 
-/// Name, shape and bytes of a matrix.
+/// Name, shape and bytes of a stored matrix.
 type Stored = (String, [u64; 2], Vec<u8>);
 
-/// Writes a folder's tensors again, in a file for each machine and without an index.
+/// Replaces the tensors of a folder by a file for each machine, without an index.
 fn by_machine(folder: &Path, files: &[(&str, &[Stored])]) {
     for (file, tensors) in files {
         let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
@@ -164,8 +164,8 @@ fn by_machine(folder: &Path, files: &[(&str, &[Stored])]) {
     }
 }
 
-/// Grok 2 has a file for each machine. It has rows of gate and up of each expert, and columns of
-/// down.
+/// Tests Grok 2, which has a file for each machine. The file has some rows of the gate and up
+/// matrices of each expert, and some columns of its down matrix.
 #[test]
 fn experts_of_several_machines_are_put_together() {
     const WIDTH: u64 = 8;
@@ -176,7 +176,7 @@ fn experts_of_several_machines_are_put_together() {
         "model_type": "git", "architectures": ["Grok1ForCausalLM"], "hidden_size": WIDTH, "intermediate_size": 32, "moe_intermediate_size": WIDE,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_local_experts": EXPERTS, "vocab_size": 16,
     });
-    // The upper half of a number that identifies the element.
+    // Each element is the upper half of an f32 that identifies the element.
     let number =
         |expert: u64, matrix: u64, row: u64, column: u64| (expert << 12 | matrix << 10 | row << 5 | column) as u16;
     let name =
@@ -243,8 +243,8 @@ fn experts_of_several_machines_are_put_together() {
     assert!(said.ends_with("is a machine's part; expected the matrix of an expert, or whole"), "{said}");
 }
 
-/// Four-bit codes with a scale for 32 become blocks under any name, and FP8's scales may have the
-/// name `scale`.
+/// Tests four-bit codes with a scale for 32 numbers, which become MXFP4 blocks under any tensor
+/// name. The scales of FP8 may have the name `scale`.
 #[test]
 fn fp4_blocks_and_fp8_scales_have_alternative_names() {
     let config = json!({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -277,14 +277,14 @@ fn fp4_blocks_and_fp8_scales_have_alternative_names() {
     for said in [bad, dtype] {
         assert!(said.contains("w1.scale") && said.contains("one for each 16 bytes of"), "{said}");
     }
-    // Integers cannot be weights.
+    // A tensor of integers cannot be a weight.
     let at = folder("integers", &config, &[(&o, "I64", &[64, 64])]);
     let said = ixc_architectures::open(&at).unwrap_err().to_string();
     assert!(said.contains("blk.0.attn_output.weight") && said.contains("of type I64"), "{said}");
 }
 
-/// The rows of an output matrix are normalised if the model does so at run time: Baichuan 2,
-/// identified by its vocabulary.
+/// Tests that rows of an output matrix are scaled to length 1 if the model does so at run time.
+/// This is Baichuan 2, which its vocabulary size identifies.
 #[test]
 fn baichuan_2_output_rows_are_normalised() {
     let divided = |test: &str, own: Json, rows: u64| {
@@ -298,8 +298,8 @@ fn baichuan_2_output_rows_are_normalised() {
     assert_eq!(divided("baichuan-2", json!({"model_type": "baichuan"}), 125_696), 1);
 }
 
-/// MiniMax-01's decays are computed even if no tensor lies unchanged in its file. Here all tensors
-/// are derived, because none begins at an aligned offset.
+/// Tests that MiniMax-01's decays are derived even if no tensor stays unchanged in its file. No
+/// tensor is aligned here, so all are derived.
 #[test]
 fn decays_are_computed_without_any_unchanged_tensor() {
     let config = json!({"model_type": "minimax", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -318,8 +318,8 @@ fn decays_are_computed_without_any_unchanged_tensor() {
     assert_eq!(decays, [-slope(0.0) as f32, -slope(1.0) as f32]);
 }
 
-/// A stored output matrix is used even if the configuration ties it to the embedding. The two may
-/// differ, and transformers and converters use the stored one.
+/// Tests that a stored output matrix is used even if the configuration ties it to the embedding
+/// table. They may differ; transformers and converters use the stored matrix.
 #[test]
 fn stored_output_matrix_overrides_tied_embeddings() {
     let head = |test: &str, config: Json| {
@@ -339,8 +339,8 @@ fn stored_output_matrix_overrides_tied_embeddings() {
     assert!(head("llama", llama));
 }
 
-/// Ling 1: columns of the output matrix are divided by their length; the division is part of the
-/// norm before it.
+/// Tests Ling 1: the weight of the norm before the output matrix includes the division of the
+/// matrix's columns by their length.
 #[test]
 fn ling_1_output_columns_are_normalised() {
     const HEAD: &str = "lm_head.weight";

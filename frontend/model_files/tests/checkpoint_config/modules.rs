@@ -1,4 +1,5 @@
-//! `modules.json` of sentence-transformers: keys of vectors, and refused modules.
+//! Tests of `modules.json` of sentence-transformers: keys for vectors of texts, and modules that
+//! are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,14 +69,14 @@ fn pooling_and_length_come_from_module_files() {
         bert.edit(POOLING, |json| *json = config);
         assert_eq!(bert.facts().0, Some(number));
     }
-    // Without Normalize, vectors keep their length.
+    // Without the module `Normalize`, vectors are not scaled.
     bert.edit(MODULES, |json| drop(json.as_array_mut().unwrap().pop()));
     assert_eq!(bert.facts(), (Some(3), false, 128));
-    // A module for training has no effect.
+    // A module that only training uses has no effect.
     bert.edit(MODULES, |json| json.as_array_mut().unwrap().push(module("Dropout", "2_Dropout")));
     assert_eq!(bert.facts(), (Some(3), false, 128));
-    // The maximum length is rounded up to whole blocks; it comes from the module, the tokenizer or
-    // the model.
+    // The maximum text length comes from the module, the tokenizer or the model. It is rounded up
+    // to whole blocks of positions.
     bert.edit("sentence_bert_config.json", |json| json["max_seq_length"] = 75.into());
     assert_eq!(bert.facts().2, 96);
     bert.edit("sentence_bert_config.json", |json| json["max_seq_length"] = Json::Null);
@@ -155,7 +156,7 @@ fn unsupported_encoder_settings_are_refused() {
     }
 }
 
-/// A list of words gives the same vocabulary as `tokenizer.json`.
+/// Tests that a list of words gives the same vocabulary as `tokenizer.json`.
 #[test]
 fn word_list_matches_tokenizer_json() {
     let bert = Folder::new("list", "bert");
@@ -171,15 +172,15 @@ fn word_list_matches_tokenizer_json() {
     fs::remove_file(bert.0.join("tokenizer.json")).unwrap();
     bert.edit("tokenizer_config.json", |json| json["tokenizer_class"] = "BertTokenizer".into());
     assert_eq!(spec(&bert), whole);
-    // Cased models have this flag.
+    // Models that distinguish upper and lower case state this flag.
     bert.edit("tokenizer_config.json", |json| json["do_lower_case"] = false.into());
     let cased = spec(&bert);
     assert!(!cased.lowercase && !cased.strip_accents);
-    // Text that sentence-transformers lowercases itself keeps its accents.
+    // If sentence-transformers lowercases the text, accents stay.
     bert.edit("sentence_bert_config.json", |json| json["do_lower_case"] = true.into());
     let lowercased = spec(&bert);
     assert!(lowercased.lowercase && !lowercased.strip_accents);
-    // A list for another tokenizer is not read.
+    // A list of words for another tokenizer is ignored.
     bert.edit("sentence_bert_config.json", |json| json["do_lower_case"] = false.into());
     bert.edit("tokenizer_config.json", |json| json["tokenizer_class"] = "CPMTokenizer".into());
     assert_eq!(spec(&bert).tokens.len(), 0);
