@@ -1,30 +1,31 @@
-//! A parsed tool call, and the rule for its name.
+//! Parsed tool call, and the rule for valid tool names.
 
 use super::reading::Reading;
 
 /// Maximum length of a tool's name, in bytes. OpenAI's interface allows 64.
 const MAX_NAME: usize = 256;
-/// Maximum depth of nested values. Tools need a few levels.
+/// Maximum depth of nested values in a call's arguments. Tools need a few levels.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// A parsed tool call.
+/// Tool call that was read from the model's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedCall {
-    /// The call's id, if it is not empty.
+    /// Id of the call, if the model wrote one.
     pub id: Option<String>,
-    /// The tool's name.
+    /// Name of the tool.
     pub name: String,
-    /// The arguments, as JSON.
+    /// Arguments as JSON.
     pub arguments: String,
 }
 
-/// Returns whether a text is a valid name of a tool, because names in calls are parsed again.
+/// Returns whether a text is a valid name of a tool. Names may be parsed again later, so their
+/// characters are limited.
 pub fn is_name(name: &str) -> bool {
     let may_be_in = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
     !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(may_be_in)
 }
 
-/// Returns a call, if its name is valid.
+/// Returns a call; [`Reading::Wrong`] if its name is invalid.
 pub(super) fn parsed_call(id: Option<String>, name: &str, arguments: String) -> Reading<ParsedCall> {
     if !is_name(name) {
         return Reading::Wrong;

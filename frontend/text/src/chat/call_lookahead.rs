@@ -1,14 +1,14 @@
-//! Decides early whether a text that looks like a tool call can still be a call, in formats whose
-//! calls have no markers.
+//! Lookahead for formats whose calls have no markers. It decides early whether a text that looks
+//! like a tool call can still be a call.
 //!
-//! A call of such a format names one of the tools early. In an object, the name is in the first
-//! member that is not part of the usual wrapping. In Python's syntax, it is the first word of a
-//! list. `{"answer": …` and `[1, 2` are therefore recognised as answers at that point, and
-//! streamed. A text that names a tool is held back to its end.
+//! In such a format, a call names one of the request's tools early. In an object, the name is in
+//! the first member, except for members of the usual wrapper. In Python's syntax, it is the first
+//! word of a list. `{"answer": …` and `[1, 2` are therefore answers at that point, and streamed. A
+//! text that names a tool is held back to its end.
 //!
 //! ```text
-//! {"type": "function", "function": {"name": "look      may become a call of the tool look_up
-//! {"name": "Paris"                                     cannot, at `P`
+//! {"type": "function", "function": {"name": "look      can become a call of the tool look_up
+//! {"name": "Paris"                                     cannot become a call: decided at `P`
 //! ```
 
 use super::grammar::Grammar;
@@ -17,29 +17,31 @@ use super::tools::TextParameters;
 /// Prospect that a text becomes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prospect {
-    /// The text may still become a call.
+    /// The text may still become a call; no tool is named yet.
     Open,
-    /// The text names a tool; only the end of the text decides whether it is a call.
+    /// The text names a tool. Only its end decides whether it is a call.
     Named,
-    /// The text is no call; this number of its bytes proves it.
+    /// The text cannot become a call. Its first bytes, of this number, prove it.
     None(usize),
 }
 
-/// Maximum length of an id before a name, in bytes.
+/// Maximum length in bytes of an id before a call's name.
 const MAX_ID: usize = 256;
-/// Maximum length of a beginning that names no tool: it is examined again with each piece of an
-/// answer.
+/// Maximum length in bytes of a beginning that names no tool. Longer text is no call, because each
+/// piece of an answer examines the beginning again.
 const MAX_OPEN: usize = 4096;
-/// Members with the name, an id, the arguments, and the whole call.
+/// Names of the members that a call may have: with its name, an id, the arguments, and (in a
+/// wrapper) the whole call.
 const NAMES: [&str; 2] = ["name", "tool_name"];
 const IDS: [&str; 2] = ["id", "tool_call_id"];
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 const CALL_MEMBER: &str = "function";
-/// Name of the member with the type, whose value for calls is [`KIND_OF_CALLS`].
+/// Name of the member that states a type. For calls, its value is [`KIND_OF_CALLS`].
 const KIND: &str = "type";
 const KIND_OF_CALLS: &str = "function";
 
-/// Returns the prospect of a text of a grammar, including its first bracket.
+/// Returns the prospect of a text in a format with this grammar. The text includes the first
+/// bracket.
 pub(super) fn call_prospect(grammar: &Grammar, text: &str, tools: &TextParameters) -> Prospect {
     let mut reader = Reader { text, at: 0, tools };
     let found = match grammar {
@@ -53,7 +55,7 @@ pub(super) fn call_prospect(grammar: &Grammar, text: &str, tools: &TextParameter
     }
 }
 
-/// Reader that stops with an error when the prospect is decided.
+/// Reader that returns an error as soon as the prospect is decided.
 struct Reader<'t> {
     text: &'t str,
     at: usize,
@@ -63,7 +65,7 @@ struct Reader<'t> {
 type Read<T> = Result<T, Prospect>;
 
 impl Reader<'_> {
-    /// Returns the next character after white space.
+    /// Skips white space. Returns the next character.
     fn next(&mut self) -> Read<char> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -71,7 +73,7 @@ impl Reader<'_> {
         trimmed.chars().next().ok_or(Prospect::Open)
     }
 
-    /// Returns [`Prospect::None`], decided by the next character.
+    /// Returns [`Prospect::None`]; the next character proves it.
     fn no_call<T>(&self) -> Read<T> {
         let next = self.text[self.at..].chars().next().map_or(0, char::len_utf8);
         Err(Prospect::None(self.at + next))
@@ -107,7 +109,7 @@ impl Reader<'_> {
         Err(Prospect::Open)
     }
 
-    /// Reads a tool's whole name.
+    /// Reads the whole name of a tool.
     fn tool(&mut self) -> Read<()> {
         let tools = self.tools;
         let is_tool = tools.has_tool(self.string(|name| tools.may_be_tool(name))?);
@@ -137,7 +139,7 @@ impl Reader<'_> {
                         return Err(Prospect::None(self.at));
                     }
                 }
-                // A call inside a wrapper cannot have another wrapper.
+                // A wrapper contains the call itself, so a wrapper in a wrapper is no call.
                 CALL_MEMBER if is_inner => return Err(Prospect::None(self.at)),
                 CALL_MEMBER => {
                     self.needs('{')?;
@@ -145,8 +147,8 @@ impl Reader<'_> {
                     continue;
                 }
                 key if NAMES.contains(&key) => return self.tool(),
-                // Arguments before the name are nearly always a call, because answers seldom begin
-                // so.
+                // If arguments precede the name, the text is nearly always a call: answers seldom
+                // begin so.
                 key if ARGUMENTS.contains(&key) => return Err(Prospect::Named),
                 _ => self.id()?,
             }
@@ -154,7 +156,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a string of limited length, a number, or a word.
+    /// Reads an id: a string of limited length, a number, or a word.
     fn id(&mut self) -> Read<()> {
         if self.next()? == '"' {
             return self.string(|id| id.len() <= MAX_ID).map(|_| ());
@@ -196,7 +198,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// A decision is final: no continuation of a text changes it.
+    /// Tests that a decision is final: no continuation of a text changes it.
     #[test]
     fn texts_that_cannot_become_calls_are_decided_early() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look_up"}}, {"function": {"name": "look"}}]"#);
@@ -245,7 +247,8 @@ mod tests {
         }
     }
 
-    /// Endless nesting and endless white space are neither held back nor read repeatedly.
+    /// Tests that endless nesting and endless white space are neither held back nor read
+    /// repeatedly.
     #[test]
     fn endless_nesting_and_whitespace_is_no_call() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look"}}]"#);

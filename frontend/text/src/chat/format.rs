@@ -1,9 +1,9 @@
-//! Chat formats: the markers of reasoning and calls, and the grammar of a call. Each format is a
-//! table row.
+//! Table of chat formats. Each row has the markers of a format's reasoning and calls, and the
+//! grammar of its calls.
 //!
-//! A row is a small automaton. Text is content, reasoning, between calls, a call, or the header of
-//! a message; markers of the row change this state. The formats are those of the chat templates of
-//! Qwen, GLM, Gemma, Mistral and others, and of these documents:
+//! A row is a small automaton. Text is in one of these states: content, reasoning, between calls, a
+//! call, or the header of a message. The row's markers change the state. The formats are those of
+//! the chat templates of Qwen, GLM, Gemma, Mistral and others, and of these documents:
 //!
 //! - harmony: <https://cookbook.openai.com/articles/openai-harmony>
 //! - DeepSeek: <https://huggingface.co/deepseek-ai/DeepSeek-V3.2> (`encoding`)
@@ -14,18 +14,19 @@ use State::{Call, Content, Header, Reasoning, Section};
 
 use super::grammar::{Grammar, Id, ParameterTag, pair};
 
-/// Kind of a part of the model's text.
+/// State of the parser: the kind of text that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The answer.
     Content,
     /// Reasoning before the answer.
     Reasoning,
-    /// Text between the markers of a section of calls. Text outside of the calls is content.
+    /// Text in a section of calls, which has markers of its own, but outside of the calls. Such
+    /// text is content.
     Section,
     /// A tool call.
     Call,
-    /// Header with the recipient and the channel of a message, in harmony and Muse Glimmer.
+    /// Header of a message in harmony and Muse Glimmer. It states the recipient and the channel.
     Header,
 }
 
@@ -33,32 +34,32 @@ impl State {
     pub(super) const ALL: [State; 5] = [Content, Reasoning, Section, Call, Header];
 }
 
-/// Transition from some states to another state, by a marker.
+/// Transition of the automaton: a marker leads from some states to another state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Move {
     pub from: &'static [State],
     pub marker: &'static str,
     pub to: State,
-    /// Whether the marker counts only at the beginning of content, in answers with tools; elsewhere
-    /// it is text.
+    /// Whether the marker counts only at the beginning of the content, in an answer that may call
+    /// tools. Elsewhere it is ordinary text.
     pub only_first: bool,
 }
 
-/// Format of a model's output.
+/// Format of a model's output, with markers and a grammar of calls.
 #[derive(Debug)]
 pub struct Format {
     /// Name of the format.
     pub name: &'static str,
-    /// Models with this format.
+    /// Models whose output has this format.
     pub models: &'static str,
-    /// Signs of the format: a template has this format if it contains all texts of one of these
-    /// lists.
+    /// Texts that identify the format. A template has this format if it contains all texts of one
+    /// of these lists.
     signs: &'static [&'static [&'static str]],
-    /// State at the beginning of an answer, for prompts that end with the given text; for all other
-    /// prompts, content.
+    /// State in which an answer begins, if the prompt ends with one of these texts. Otherwise it
+    /// begins in content.
     pub(super) begins: &'static [(&'static str, State)],
     pub(super) moves: &'static [Move],
-    /// Grammar of a call.
+    /// Grammar of the text of a call.
     pub(super) call: Grammar,
 }
 
@@ -70,11 +71,11 @@ const fn first(marker: &'static str, to: State) -> Move {
     Move { from: &[Content], marker, to, only_first: true }
 }
 
-/// States of a message in harmony.
+/// States that a message of harmony can be in.
 const MESSAGE_STATES: &[State] = &[Content, Reasoning, Call];
-/// `<think>`, which most models have.
+/// Beginning state for prompts that end with `<think>`, the marker of most models.
 const THINK: &[(&str, State)] = &[("<think>", Reasoning)];
-/// All formats. The first match is used, so formats with more signs come first.
+/// All formats. The first format whose signs match is used, so formats with more signs come first.
 pub static FORMATS: &[Format] = &[
     Format {
         name: "harmony",
@@ -87,7 +88,8 @@ pub static FORMATS: &[Format] = &[
             at(MESSAGE_STATES, "<|call|>", Content),
             at(MESSAGE_STATES, "<|start|>", Header),
             at(&[Content, Reasoning], "<|channel|>", Header),
-            // The header determines the next state.
+            // Content is only the default: the channel and the recipient in the header decide the
+            // state.
             at(&[Header], "<|message|>", Content),
             at(&[Header], "<|start|>", Header),
         ],
@@ -104,7 +106,7 @@ pub static FORMATS: &[Format] = &[
             at(MESSAGE_STATES, "<|start|>", Header),
             at(&[Header], " to=self<|message|>", Reasoning),
             at(&[Header], " to=user<|message|>", Content),
-            // Any other recipient is a tool.
+            // Any recipient other than the user is a tool, whose message is a call.
             at(&[Header], "<|message|>", Content),
             at(&[Header], "<|start|>", Header),
         ],
@@ -544,7 +546,7 @@ pub static FORMATS: &[Format] = &[
         moves: &[at(&[Content], "functools[", Call)],
         call: Grammar::Bare(&Grammar::Objects),
     },
-    // The pseudo-tool `directly-answer` means no call.
+    // A call of the pseudo-tool `directly-answer` means that the model calls no tool.
     Format {
         name: "command-r",
         models: "Command R and R+",
@@ -582,8 +584,9 @@ pub static FORMATS: &[Format] = &[
         moves: &[first("[", Call), at(&[Content], "<|python_start|>", Call), at(&[Call], "<|python_end|>", Content)],
         call: Grammar::Bare(&Grammar::Python),
     },
-    // No template has this format. If a call is required, the prompt describes it to models of the
-    // last two formats. Only `\n}` ends a call, which JSON strings cannot contain.
+    // No template has this format. If a call is required from a model whose own format cannot be
+    // used, the prompt describes this format. Only `\n}` ends a call, which a JSON string cannot
+    // contain.
     Format {
         name: "generic",
         models: "those of `plain`, where they must call",
@@ -647,19 +650,19 @@ pub fn format_of(template: &str) -> &'static Format {
     FORMATS.iter().find(fits).unwrap_or(&FORMATS[FORMATS.len() - 1])
 }
 
-/// Returns the format with this name.
+/// Returns the format with this name, if it exists.
 pub fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
 }
 
 impl Format {
-    /// Returns whether the format has markers.
+    /// Returns whether the format has any markers.
     pub fn has_markers(&self) -> bool {
         !self.moves.is_empty()
     }
 
-    /// Returns the format for answers that must call a tool. This is `self` if its calls have
-    /// arguments in JSON. Otherwise it is a generic format, which the prompt must describe
+    /// Returns the format for answers that must call a tool. It is `self` if the arguments of its
+    /// calls are JSON. Otherwise it is a generic format, which the prompt must describe
     /// ([`with_tools_in_prompt`](crate::template::Conversation::with_tools_in_prompt)).
     pub fn for_calls(&'static self) -> &'static Format {
         let thinks = self.moves.iter().any(|of| of.to == Reasoning);
@@ -671,7 +674,7 @@ impl Format {
         find(name).unwrap_or(self)
     }
 
-    /// Returns the state at the beginning of an answer to this prompt.
+    /// Returns the state in which an answer to this prompt begins.
     pub(super) fn begin(&self, prompt: &str) -> State {
         let end = prompt.trim_end();
         self.begins.iter().find(|(text, _)| end.ends_with(text)).map_or(Content, |(_, state)| *state)

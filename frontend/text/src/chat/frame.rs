@@ -1,5 +1,5 @@
-//! Text around an answer of a required form: reasoning before it, and the markers of a call around
-//! its arguments.
+//! Text around an answer whose form is required: the reasoning before it, and the markers of a call
+//! around the call's arguments.
 //!
 //! ```
 //! use ixc_text::chat::{format_of, Frame, Word};
@@ -13,31 +13,32 @@ use super::format::{Format, Move, State};
 use super::grammar::{FUNCTIONS, Grammar, Id};
 use super::json;
 
-/// Part of the text before a call's arguments.
+/// Part of the text that precedes a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// This text.
+    /// Fixed text.
     Text(String),
-    /// The number of the call in the conversation, which the model writes.
+    /// Number of the call in the conversation. The model writes it.
     Number,
 }
 
-/// Text around a call's JSON arguments. Markers are separate parts, because they may be tokens.
+/// Text around the JSON arguments of a call. Each marker is a separate element, because it may be a
+/// token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Text before all calls.
+    /// Text before the first call.
     pub open: Vec<String>,
-    /// Text before the arguments.
+    /// Text of a call before its arguments.
     pub before: Vec<Word>,
-    /// Text after the arguments.
+    /// Text of a call after its arguments.
     pub after: Vec<String>,
-    /// Text after all calls.
+    /// Text after the last call.
     pub close: Vec<String>,
-    /// Whether more calls can follow the first.
+    /// Whether further calls can follow the first.
     pub several: bool,
 }
 
-/// Markers of reasoning.
+/// Markers of reasoning in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinking {
     /// Whether the answer begins inside reasoning.
@@ -53,7 +54,8 @@ impl Format {
         self.moves.iter().find(|of| is_it(of)).map(|of| of.marker)
     }
 
-    /// Returns whether messages have headers, which describe them.
+    /// Returns whether each message of the format has a header, which states its recipient and
+    /// channel.
     pub fn has_headers(&self) -> bool {
         self.moves.iter().any(|of| of.to == State::Header)
     }
@@ -70,8 +72,8 @@ impl Format {
         Some(Thinking { begun: self.begin(prompt) == State::Reasoning, open, close })
     }
 
-    /// Returns the text around a call of a tool; `None` if its arguments are not JSON, or the
-    /// format has no calls.
+    /// Returns the text around a call of the tool `name`. `None` if the format has no calls, or if
+    /// their arguments are not JSON.
     pub fn call_frame(&self, name: &str) -> Option<Frame> {
         let section = self.marker(|of| of.from.contains(&State::Content) && of.to == State::Section);
         let from = if section.is_some() { State::Section } else { State::Content };
@@ -83,7 +85,8 @@ impl Format {
             Grammar::Objects => {
                 (vec![text(&format!("\n{{\"name\": {}, \"arguments\": ", json::string(name)))], "}\n".to_owned())
             }
-            // The marker is the beginning of the object, and Llama names arguments `parameters`.
+            // The format's marker is itself the first bracket of the call's object. Llama has the
+            // member `parameters` for arguments.
             Grammar::Bare(Grammar::Objects) if open == "{" => {
                 (vec![text(&format!("\"name\": {}, \"parameters\": ", json::string(name)))], "}".to_owned())
             }
@@ -108,7 +111,7 @@ impl Format {
             before: [text(open)].into_iter().chain(before).collect(),
             after: after.into_iter().chain(texts(close)).collect(),
             close: texts(end).collect(),
-            // Without an end marker, a call cannot be separated from the next.
+            // Without an end marker, the parser could not separate a second call from the first.
             several: close.is_some(),
         })
     }
@@ -129,7 +132,7 @@ mod tests {
         }
     }
 
-    /// A call built from its frame is parsed as that call.
+    /// Tests that a call built from its frame is parsed as the same call.
     #[test]
     fn calls_built_from_frames_are_parsed() {
         let mut count = 0;
@@ -148,7 +151,7 @@ mod tests {
             for call in &answer.calls {
                 assert_eq!((&*call.name, &*call.arguments), ("look_up", "{\"at\": [1, 2]}"), "{}", format.name);
             }
-            // Ids differ even if the model writes the same number twice.
+            // The ids must differ even if the model writes the same number twice.
             let ids: HashSet<&str> = answer.calls.iter().map(|call| &*call.id).collect();
             assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;

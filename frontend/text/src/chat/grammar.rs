@@ -1,54 +1,56 @@
-//! Grammars of a call's name and arguments: one function for each. The row of a format has the
-//! markers of its grammar.
+//! Grammars of the text of a call, with one function for each. A format's row has the texts that
+//! its grammar needs.
 //!
-//! The text of a call may end too early, if an argument contains the marker that ends calls. The
-//! call is then [`Reading::Unfinished`], and the parser searches the next marker.
+//! If an argument contains the marker that ends calls, the text ends too early. The result is then
+//! [`Reading::Unfinished`], and the parser continues to the next marker.
 
 use super::call::{MAX_DEPTH, ParsedCall, parsed_call};
 use super::json;
 use super::reading::Reading;
 use super::tools::{ParameterType, TextParameters};
 
-/// Prefix of the caller's functions in Kimi and harmony.
+/// Prefix of tool names in calls of Kimi and harmony.
 pub(super) const FUNCTIONS: &str = "functions.";
 
 /// Syntax of the text of a tool call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Grammar {
-    /// `{"name": N, "arguments": {…}}`, a list of such objects, or several in sequence.
+    /// `{"name": N, "arguments": {…}}`, a list of such objects, or several such objects in
+    /// sequence.
     Objects,
-    /// `[{N: {…}}]`, or one such object without the list. N is the tool's name.
+    /// `[{N: {…}}]`, or one such object without the list. N is the name of the tool.
     Keyed,
-    /// A call as in the inner grammar, including the bracket at the end of its marker. Only calls
-    /// of available tools are accepted, because nothing else distinguishes them from an answer.
+    /// The inner grammar, in formats whose marker ends with the first bracket of the call. Only
+    /// calls of available tools are accepted, because nothing else distinguishes a call from an
+    /// answer.
     Bare(&'static Grammar),
-    /// A call that has only the arguments. The header of the message has the name.
+    /// Only the arguments. The header of the message has the name.
     Arguments,
-    /// Name, separator, and arguments as JSON; or like `Objects`.
+    /// The name, a separator, and the arguments as JSON, or the same text as in `Objects`.
     Named { separator: &'static str, id: Id },
-    /// The call's type (always the same word), a separator, the name, and the arguments as JSON in
-    /// a code block.
+    /// The type of the call, which is always the same word, a separator, the name, and the
+    /// arguments as JSON in a code block.
     Fenced { separator: &'static str },
-    /// The name in a tag, the end of the call, and the parameters in tags. Strings are unchanged
-    /// text, other values are JSON.
+    /// The name in a tag, then the parameters in tags, then the end of the call. Strings are
+    /// written unchanged; other values are JSON.
     Tags {
         name: TagPair,
         end: &'static str,
         parameter: ParameterTag,
-        /// Whether a value may be a CDATA section, `<![CDATA[…]]>`, if it contains the end of its
-        /// tag.
+        /// Whether a value may be written as a CDATA section, `<![CDATA[…]]>`. This allows it to
+        /// contain the tag that ends values.
         sections: bool,
     },
-    /// The name and an optional text after it, then keys and values, each between two tags. Values
-    /// are like those of `Tags`.
+    /// The name, optional text after it, then pairs of a key and a value, each between two tags.
+    /// Values are written as in `Tags`.
     Pairs { after_name: &'static str, key: TagPair, value: TagPair },
-    /// `call:N{k:v,…}`: strings in the format's own quotes, keys without quotes.
+    /// `call:N{k:v,…}`. Strings have the format's own quotation marks; keys have none.
     Braces { quote: &'static str },
-    /// The name is in a tag. Tags with a special mark enclose each parameter, each member of an
-    /// object, and each `<item>` of a list.
+    /// The name in a tag, then elements in tags with a special mark. An element is a parameter, a
+    /// member of an object, or an `<item>` of a list.
     Marked { name: TagPair, mark: &'static str },
-    /// `[f(a="x", b=1), g()]`: calls and values in Python's syntax; or one on each line, possibly
-    /// in a code block.
+    /// `[f(a="x", b=1), g()]`, with calls and values in Python's syntax. The calls may instead be
+    /// on separate lines, possibly in a code block.
     Python,
 }
 
@@ -70,7 +72,7 @@ pub(super) struct ParameterTag {
     pub close: &'static str,
 }
 
-/// Returns a pair of tags.
+/// Returns a pair of tags with these texts.
 pub(super) const fn pair(open: &'static str, close: &'static str) -> TagPair {
     TagPair { open, close }
 }
@@ -78,45 +80,45 @@ pub(super) const fn pair(open: &'static str, close: &'static str) -> TagPair {
 /// Position of a call's id.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Id {
-    /// No id in the text; the parser numbers calls.
+    /// The text has no ids. The parser numbers the calls.
     Numbered,
-    /// The id stands in place of the name: `functions.N:0`.
+    /// The id contains the name: `functions.N:0`.
     Whole,
-    /// The id precedes the name, with this separator between them.
+    /// The id comes before the name; the separator is between them.
     Before(&'static str),
-    /// The id follows the name and `mark`. It has letters and digits, `length` of them. Mistral's
-    /// templates refuse other ids.
+    /// The id comes after the name and `mark`. It consists of `length` letters and digits, as
+    /// Mistral's templates refuse other ids.
     After { mark: &'static str, length: usize },
 }
 
-/// Properties of a call that do not follow from its text.
+/// Information about a call that its text does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct CallContext<'c> {
-    /// Name in the header, if there is one.
+    /// Name in the message's header, if it has a header.
     pub callee: Option<&'c str>,
-    /// Marker at the beginning of the call.
+    /// Marker that began the call.
     pub opening: &'c str,
-    /// Whether a marker ended the text, rather than the end of the answer.
+    /// Whether a marker ended the call. Otherwise the answer ended.
     pub closed: bool,
-    /// Parameters that are strings.
+    /// Types of parameters, from the schemas of tools.
     pub texts: &'c TextParameters,
 }
 
 impl Grammar {
-    /// Returns the prefix of an id, before its number, if the format numbers ids.
+    /// Returns the part of an id before its number, if the format numbers ids.
     pub(super) fn stem(self, id: &str) -> Option<&str> {
         let Grammar::Named { id: Id::Whole, .. } = self else { return None };
         let (name, number) = id.rsplit_once(':')?;
         number.bytes().all(|c| c.is_ascii_digit()).then(|| &id[..=name.len()])
     }
 
-    /// Returns the length of an id, if ids of the format consist of letters and digits.
+    /// Returns the required length of an id, if the format requires one.
     pub(super) fn id_length(self) -> Option<usize> {
         let Grammar::Named { id: Id::After { length, .. }, .. } = self else { return None };
         Some(length)
     }
 
-    /// Parses the text of one or several calls.
+    /// Parses the text of one call or of several calls.
     pub(super) fn read(self, text: &str, known: CallContext<'_>) -> Reading<Vec<ParsedCall>> {
         let text = text.trim();
         let one = |id, name: &str, arguments: &str| {
@@ -158,7 +160,7 @@ impl Grammar {
                 one(None, name.trim(), arguments)
             }
             Grammar::Tags { name, end, parameter, sections } => tags(text, name, end, parameter, sections, known.texts),
-            // A call without its end may be incomplete.
+            // Without its end marker, a call may lack parameters.
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
             Grammar::Pairs { after_name, key, value } => pairs(text, after_name, key, value, known.texts),
             Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
@@ -168,13 +170,14 @@ impl Grammar {
     }
 }
 
-/// Returns the bracket at the end of a marker, which is part of the call; empty without one.
+/// Returns the bracket at the end of a marker, which is also the first bracket of the call. It is
+/// empty if the marker ends with other text.
 pub(super) fn bracket(opening: &str) -> &str {
     let opening = opening.trim_end();
     if opening.ends_with(['{', '[']) { &opening[opening.len() - 1..] } else { "" }
 }
 
-/// Returns the name in `functions.N:0`.
+/// Returns the tool name in an id like `functions.N:0`.
 pub(super) fn whole_name(id: &str) -> &str {
     let name = id.strip_prefix(FUNCTIONS).unwrap_or(id);
     name.rsplit_once(':')
@@ -182,8 +185,7 @@ pub(super) fn whole_name(id: &str) -> &str {
         .map_or(name, |(name, _)| name)
 }
 
-/// Returns the recipient and the channel in a header of harmony. The recipient may precede or
-/// follow the channel.
+/// Returns the recipient and the channel in a header of harmony. They may come in either order.
 pub(super) fn header(text: &str) -> (Option<&str>, &str) {
     let word = |mark: &str| {
         let rest = text.split_once(mark)?.1;
@@ -193,7 +195,8 @@ pub(super) fn header(text: &str) -> (Option<&str>, &str) {
     (recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name)), word("<|channel|>").unwrap_or_default())
 }
 
-/// Reads arguments from JSON: an object, a string with an object, or nothing.
+/// Parses arguments, which are an object, a JSON string that contains an object, or nothing. The
+/// result is JSON.
 fn arguments_of(text: &str, closed: bool) -> Reading<String> {
     let text = text.trim();
     if closed && (text.is_empty() || text == "null") {
@@ -214,11 +217,11 @@ fn objects(text: &str) -> Reading<Vec<ParsedCall>> {
         let mut calls = Vec::new();
         let lists = values.iter().map(|value| if value.starts_with('[') { json::list(value) } else { vec![*value] });
         for element in lists.flatten() {
-            // Form of OpenAI's interface.
+            // OpenAI's interface wraps the call in a member `function`.
             let function = json::member(element, "function").filter(|function| function.starts_with('{'));
             let element = function.unwrap_or(element);
             let text = |name| json::member(element, name).and_then(json::text);
-            // Command A has other names.
+            // Command A names the members `tool_name` and `parameters`.
             let Some(name) = text("name").or_else(|| text("tool_name")) else { return Reading::Wrong };
             let id = text("id").or_else(|| text("tool_call_id"));
             let arguments = json::member(element, "arguments").or_else(|| json::member(element, "parameters"));
@@ -247,7 +250,8 @@ fn read_keyed_calls(text: &str) -> Reading<Vec<ParsedCall>> {
     })
 }
 
-/// Converts a value without quotes to JSON.
+/// Converts a value that was written without quotation marks to JSON. `kind` is the parameter's
+/// type, if known.
 pub(super) fn plain_value(text: &str, kind: Option<ParameterType>) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -256,13 +260,13 @@ pub(super) fn plain_value(text: &str, kind: Option<ParameterType>) -> String {
         Some(ParameterType::Text) => false,
         Some(ParameterType::TextOrNull) => json == "null",
         Some(ParameterType::Value) => true,
-        // A text in quotes is more often a string with quotes than JSON, unless the schema states
-        // otherwise.
+        // Without a type, quoted text counts as a string that contains quotation marks, because
+        // this is more common than JSON.
         None => !json.starts_with('"'),
     };
     match may_be_json && json::is_value(json) {
         true => json.to_owned(),
-        // Templates write such values in Python's syntax, and so do models.
+        // For such values, templates and models also use Python's syntax.
         false if kind == Some(ParameterType::Value) => {
             super::python::literal(json).unwrap_or_else(|| json::string(text))
         }
@@ -270,11 +274,11 @@ pub(super) fn plain_value(text: &str, kind: Option<ParameterType>) -> String {
     }
 }
 
-/// Returns the name in a tag, possibly in quotes, and the type of the value if the tag has it.
+/// Returns the name in a tag, which may be quoted, and the type of the value, if the tag states it.
 pub(super) fn attribute(head: &str) -> (&str, Option<ParameterType>) {
     let head = head.trim();
     let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
-    // Kimi K3 states the type of the value.
+    // Kimi K3 states the type in the tag.
     let says = |attribute: &str| rest.contains(attribute);
     if says("string=\"true\"") || says("type=\"string\"") {
         return (name, Some(ParameterType::Text));
@@ -282,8 +286,8 @@ pub(super) fn attribute(head: &str) -> (&str, Option<ParameterType>) {
     (name, (says("string=\"false\"") || says("type=\"")).then_some(ParameterType::Value))
 }
 
-/// Splits at the first `close` after which `follows` accepts the text; earlier ones are part of a
-/// value.
+/// Splits a text at the first `close` whose following text `follows` accepts. Any earlier `close`
+/// is part of the value.
 fn value_before<'t>(text: &'t str, close: &str, follows: impl Fn(&str) -> bool) -> Option<(&'t str, &'t str)> {
     text.match_indices(close).find_map(|(at, _)| {
         let rest = text[at + close.len()..].trim_start();
@@ -376,7 +380,7 @@ fn read_marked_calls(text: &str, name: TagPair, mark: &str, texts: &TextParamete
     })
 }
 
-/// Reads marked elements; also returns the text after them.
+/// Reads elements in marked tags. Also returns the text after them.
 fn elements<'t>(
     text: &'t str,
     mark: &str,
@@ -413,7 +417,7 @@ fn elements<'t>(
     Reading::Whole((members, rest))
 }
 
-/// Returns a list if all members are items, otherwise an object.
+/// Returns a list as JSON if all elements are items, otherwise an object.
 fn collection(members: Vec<(String, String)>) -> String {
     if members.iter().all(|(key, _)| key == "item") {
         let items: Vec<String> = members.into_iter().map(|(_, value)| value).collect();
@@ -422,7 +426,7 @@ fn collection(members: Vec<(String, String)>) -> String {
     json::object(members.iter().map(|(key, value)| (&**key, value.clone())))
 }
 
-/// Reader of Gemma 4's values.
+/// Reader of arguments in Gemma 4's notation.
 struct Braces<'t> {
     rest: &'t str,
     quote: &'static str,
@@ -439,7 +443,7 @@ impl Braces<'_> {
         })
     }
 
-    /// Takes a punctuation mark, after white space.
+    /// Skips white space, and the word `word` after it. Returns whether the word was there.
     fn takes(&mut self, word: &str) -> bool {
         let after = self.rest.trim_start().strip_prefix(word);
         self.rest = after.unwrap_or(self.rest);
@@ -484,7 +488,7 @@ impl Braces<'_> {
         Reading::Whole([open, &inner, close].concat())
     }
 
-    /// Reads a key and its colon.
+    /// Reads a key and the colon after it.
     fn key(&mut self) -> Reading<String> {
         let quote = self.quote;
         if self.takes(quote) {
@@ -495,7 +499,7 @@ impl Braces<'_> {
         Reading::Whole(key.trim().to_owned())
     }
 
-    /// Reads the text up to the closing quote.
+    /// Reads the text up to the closing quotation mark.
     fn text(&mut self) -> Reading<String> {
         let Some((text, rest)) = self.rest.split_once(self.quote) else { return Reading::Unfinished };
         self.rest = rest;

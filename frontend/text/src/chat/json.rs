@@ -1,11 +1,12 @@
-//! JSON in its original form: the texts of members, and whether a text is complete.
+//! JSON whose original text is kept: functions that return the texts of members, and check whether
+//! a text is complete.
 
 use serde::de::IgnoredAny;
 
 use super::reading::Reading;
 
-/// Checks that a text is exactly one JSON value. (The parser keeps no stack for ignored values, so
-/// depth is harmless.)
+/// Checks that a text is exactly one JSON value. Depth is harmless, because the parser keeps no
+/// stack for values that it ignores.
 pub fn check(text: &str) -> Reading<()> {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(_) => Reading::Whole(()),
@@ -14,8 +15,7 @@ pub fn check(text: &str) -> Reading<()> {
     }
 }
 
-/// Returns the values of a text with one or several values, separated by white space, commas or
-/// semicolons.
+/// Returns the texts of one or several values, which white space, commas or semicolons separate.
 pub fn sequence(text: &str) -> Reading<Vec<&str>> {
     let between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
     let (mut values, mut rest) = (Vec::new(), text.trim_start());
@@ -30,32 +30,33 @@ pub fn sequence(text: &str) -> Reading<Vec<&str>> {
         values.push(value.trim());
         rest = after.trim_start_matches(between);
         if rest.is_empty() {
-            // A value must follow a comma; a semicolon may end the text.
+            // A comma requires another value, but a semicolon may end the text.
             return if after.contains(',') { Reading::Unfinished } else { Reading::Whole(values) };
         }
-        // Only white space separates numbers and words.
+        // Numbers and words have no end of their own, so white space must end them.
         if !rest.starts_with(['{', '[']) {
             return Reading::Wrong;
         }
     }
 }
 
-/// Returns whether a text is a JSON value.
+/// Returns whether a text is exactly one JSON value.
 pub fn is_value(text: &str) -> bool {
     matches!(check(text), Reading::Whole(()))
 }
 
-/// Returns a text as a JSON string.
+/// Returns a text in the form of a JSON string, with quotation marks.
 pub fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Returns the text of a JSON string.
+/// Returns the content of a JSON string; `None` for other values.
 pub fn text(value: &str) -> Option<String> {
     serde_json::from_str(value).ok()
 }
 
-/// Returns the positions of commas outside strings, in `level` brackets.
+/// Returns the positions of commas that are outside of strings, and inside exactly `level`
+/// brackets.
 fn commas(text: &str, level: usize) -> impl Iterator<Item = usize> {
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
     text.bytes().enumerate().filter_map(move |(at, byte)| {
@@ -73,7 +74,7 @@ fn commas(text: &str, level: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the elements of a valid JSON list, or the members of a valid object as `key: value`.
+/// Returns the texts of a valid JSON list's elements, or of an object's members (`key: value`).
 fn elements(text: &str) -> Vec<&str> {
     let text = text.trim();
     let inner = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
@@ -88,19 +89,19 @@ fn elements(text: &str) -> Vec<&str> {
     elements
 }
 
-/// Returns the elements of a valid JSON list; empty for other values.
+/// Returns the texts of a valid JSON list's elements; none for other values.
 pub fn list(text: &str) -> Vec<&str> {
     if text.trim_start().starts_with('[') { elements(text) } else { Vec::new() }
 }
 
-/// Returns the value of a member of a valid JSON object in its original form; the first with this
-/// name.
+/// Returns the original text of a member of a valid JSON object. If the name appears several times,
+/// the first member is used.
 pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     members(text).into_iter().find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// Returns the members of a valid JSON object, with values in their original form; empty for other
-/// values.
+/// Returns the keys of a valid JSON object, each with the original text of its value; none for
+/// other values.
 pub fn members(text: &str) -> Vec<(String, &str)> {
     if !text.trim_start().starts_with('{') {
         return Vec::new();
@@ -108,7 +109,7 @@ pub fn members(text: &str) -> Vec<(String, &str)> {
     elements(text)
         .into_iter()
         .filter_map(|element| {
-            // A key is a string, so its end is the first quote that is not escaped.
+            // A key is a string, so the first quotation mark without a backslash ends it.
             let mut escaped = false;
             let end = element.char_indices().skip(1).find(|(_, c)| {
                 let ends = *c == '"' && !escaped;
@@ -121,14 +122,14 @@ pub fn members(text: &str) -> Vec<(String, &str)> {
         .collect()
 }
 
-/// Returns an object of keys and JSON values.
+/// Returns a JSON object with these keys and these JSON values.
 pub fn object<'t>(members: impl IntoIterator<Item = (&'t str, String)>) -> String {
     let members: Vec<String> = members.into_iter().map(|(key, value)| format!("{}: {value}", string(key))).collect();
     format!("{{{}}}", members.join(", "))
 }
 
-/// Returns an object with the complete members of arguments that were cut off. `None` for whole
-/// arguments, and for text that begins no object.
+/// Returns a JSON object with the complete members of arguments that were cut off. `None` if the
+/// arguments are complete, or if the text does not begin an object.
 pub fn whole_arguments(text: &str) -> Option<String> {
     let text = text.trim();
     if text.is_empty() || !matches!(check(text), Reading::Unfinished) || !text.starts_with('{') {

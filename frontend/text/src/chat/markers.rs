@@ -1,25 +1,25 @@
-//! Search for a state's markers in text that comes in pieces.
+//! Search for the markers of a state in a text that arrives in pieces.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::format::{Format, Move, State};
 
-/// The markers of one state.
+/// Markers that are recognised in one state.
 #[derive(Clone, Debug)]
 pub struct Markers {
-    /// Automaton; `None` for a state without markers.
+    /// Automaton that searches for the markers; `None` for a state without markers.
     automaton: Option<AhoCorasick>,
     moves: Vec<Move>,
 }
 
 impl Markers {
-    /// Returns the markers of a format's state. Markers that count only at the beginning of content
-    /// are included if `is_first` is set.
+    /// Returns the markers of a format in one state. With `is_first`, this includes markers that
+    /// count only at the beginning of the content.
     pub fn new(format: &Format, state: State, is_first: bool) -> Markers {
         Markers::from_format(format, |step| step.from.contains(&state) && (is_first || !step.only_first))
     }
 
-    /// Returns a state's markers, without those that lead to calls.
+    /// Returns the markers of a state, except those that lead to calls.
     pub fn without_calls(format: &Format, state: State) -> Markers {
         Markers::from_format(format, |step| step.from.contains(&state) && !step.only_first && !leads_to_call(step))
     }
@@ -33,13 +33,14 @@ impl Markers {
         Markers { automaton, moves }
     }
 
-    /// Returns the first marker and its position.
+    /// Returns the first marker in the text, and its position.
     pub fn find(&self, text: &str) -> Option<(usize, Move)> {
         let found = self.automaton.as_ref()?.find(text)?;
         Some((found.start(), self.moves[found.pattern().as_usize()]))
     }
 
-    /// Returns the position of an incomplete marker at the end of the text, or the end of the text.
+    /// Returns the position at which the text ends with the beginning of a marker. Without such an
+    /// end, returns the length of the text.
     pub fn incomplete_marker(&self, text: &str) -> usize {
         let longest = self.moves.iter().map(|step| step.marker.len()).max().unwrap_or(0);
         let from = text.len().saturating_sub(longest.saturating_sub(1));

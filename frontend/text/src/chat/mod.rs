@@ -1,23 +1,23 @@
-//! Parses a model's output in a chat into its reasoning, its answer, and its tool calls.
+//! Parser that splits a model's output in a chat into reasoning, answer and tool calls.
 //!
-//! A model writes one text with markers from its training. [`mod@format`] has a row for each such
-//! format, selected by the chat template. A [`Parser`] takes the text in pieces of any size and
-//! returns [`Delta`]s. The answer does not depend on the pieces. Parsing takes time and memory in
-//! proportion to the text. It loses only markers and the white space next to them: text that only
-//! looks like a call is returned as content.
+//! A model writes one text, with the markers that it was trained on. [`mod@format`] has a row for
+//! each format of such text; the chat template selects the row. A [`Parser`] takes the text in
+//! pieces of any size, and returns [`Delta`]s. The result does not depend on how the text is
+//! divided. Parsing takes time and memory in proportion to the text. It drops only markers and the
+//! white space next to them: text that only looks like a call is returned as content.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `format` | the formats, one row each |
-//! | `parser` | parser that follows a row's markers |
-//! | `markers` | search for the next marker, and for the beginning of one at the end of a piece |
-//! | `frame` | text around a call that is required |
-//! | `grammar` | grammars of a call's name and arguments, one function each |
+//! | `format` | table of formats |
+//! | `parser` | parser that follows the markers of a format |
+//! | `markers` | search for the next marker, or for its beginning at the end of a piece |
+//! | `frame` | text around a call that a request requires |
+//! | `grammar` | grammars of a call's text, one function each |
 //! | `python` | calls in Python's syntax |
-//! | `json` | members of JSON in their original form, and a writer |
-//! | `streaming` | calls while they are written |
-//! | `reading` | result of reading a text that may end too early |
-//! | `tools` | parameters that are strings, valid names of tools |
+//! | `json` | JSON whose original text is kept |
+//! | `streaming` | deltas of calls while the model writes them |
+//! | `reading` | result of reading a text that may be incomplete |
+//! | `tools` | types of parameters, from the schemas of tools |
 //!
 //! ```
 //! use ixc_text::chat::{self, Answer, Parser};
@@ -54,42 +54,42 @@ pub use json::whole_arguments;
 pub use parser::Parser;
 pub use tools::TextParameters;
 
-/// A tool call of the model.
+/// Tool call in an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Id that the result will name: the format's own, or the parser's prefix and a number. Ids of
-    /// calls differ.
+    /// Id that the tool's result will state: the id that the model wrote, or the parser's prefix
+    /// and a number. All calls of a conversation have different ids.
     pub id: String,
     /// Name of the tool.
     pub name: String,
-    /// Arguments: a JSON object, unchanged if the model wrote JSON. A call that was cut off has the
-    /// beginning of one.
+    /// Arguments as a JSON object, unchanged if the model wrote JSON. If the call was cut off, they
+    /// are the beginning of such an object.
     pub arguments: String,
 }
 
-/// Part of an assistant's message, to which further text belongs.
+/// Part of an assistant's message that further text belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     /// Text for the user.
     Content,
-    /// Reasoning before the text.
+    /// Reasoning before the text for the user.
     Reasoning,
 }
 
-/// Addition of a further piece of text to the answer.
+/// Addition to the answer, from one piece of the model's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
-    /// Text of the reasoning.
+    /// Further text of the reasoning.
     Reasoning(String),
-    /// Text of the answer.
+    /// Further text for the user.
     Content(String),
-    /// A call, with its arguments so far.
+    /// New call, with the arguments written so far.
     Call(ToolCall),
-    /// More arguments of the last call.
+    /// Further arguments of the last call.
     Arguments(String),
 }
 
-/// An answer so far.
+/// Answer of a model so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Reasoning of the model.

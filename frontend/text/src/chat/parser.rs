@@ -1,10 +1,10 @@
-//! Parser that follows a format's markers through a text in pieces.
+//! Parser that follows the markers of a format through a text in pieces.
 //!
-//! A text that may be the beginning of a marker is held back until more is known. So is white
-//! space, which belongs to the marker that follows, and the beginning of a call up to its
-//! arguments, which are streamed (`streaming`). A call that cannot be parsed becomes content,
+//! The parser holds back text that may be the beginning of a marker. It also holds back white
+//! space, which would belong to a marker after it. It holds back the beginning of a call up to its
+//! arguments, which are then streamed (`streaming`). A call that cannot be parsed becomes content,
 //! including its markers, unless some of its arguments were already returned. The text after its
-//! first end marker is parsed again.
+//! first end marker is then parsed again.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -19,63 +19,71 @@ use super::streaming::{CallDelta, CallStream};
 use super::tools::TextParameters;
 use super::{Answer, Delta, Part, ToolCall};
 
-/// Maximum number of end markers in one call's arguments. Each is an attempt to read the call.
+/// Maximum number of end markers in one call's arguments. At each end marker, the whole call is
+/// read again.
 const MAX_ATTEMPTS: usize = 16;
-/// Maximum length of a message's header, in bytes. A channel, a recipient and a content type need
-/// about 80.
+/// Maximum length of a message's header in bytes. The channel, the recipient and the content type
+/// need about 80 bytes.
 const MAX_HEADER: usize = 320;
-/// Characters of a header between the role and the text, in addition to letters and digits.
+/// Characters that a header may have between its markers, in addition to letters and digits.
 const HEADER_CHARACTERS: &str = " <|>=._-:/";
-/// Name of the channel for reasoning.
+/// Name of the channel whose messages are reasoning.
 const ANALYSIS: &str = "analysis";
 
-/// Splits a model's output into its parts.
+/// Parser of a model's output, which returns deltas of the answer.
 #[derive(Clone, Debug)]
 pub struct Parser {
     format: &'static Format,
     /// Markers of each state.
     markers: [Markers; State::ALL.len()],
-    /// Markers at the beginning of content, if they differ.
+    /// Markers at the beginning of the content, if they differ from those of other content.
     first_markers: Option<Markers>,
     texts: TextParameters,
     state: State,
     buffer: String,
-    /// End of the processed part of the buffer; it is large only inside [`Parser::push`].
+    /// End of the processed part of the buffer. The processed part is removed at the end of
+    /// [`Parser::push`].
     start: usize,
-    /// Position in the buffer before which no marker of the current call or header can begin.
+    /// Position in the buffer from which markers are searched, inside of a call or header. No
+    /// marker begins before it.
     scan_from: usize,
-    /// Text before the buffer since the beginning of the call or header: white space and markers.
+    /// Text of a call or header that is no longer in the buffer: the white space and the marker at
+    /// its beginning.
     opening: String,
-    /// Recipient in the header of a call.
+    /// Recipient that a call's header states.
     callee: Option<String>,
-    /// End markers that turned out to be part of the call; `first_end` is the first of them.
+    /// Number of end markers that turned out to be part of the call. The field `first_end` has the
+    /// first of them.
     attempts: usize,
-    /// Whether the call names a tool, so only its end decides whether it is a call.
+    /// Whether the current text names a tool, so that only its end decides whether it is a call.
     named: bool,
-    /// Reader of the call while it is written.
+    /// Reader that streams the current call.
     stream: CallStream,
-    /// Whether calls are returned only when they are complete.
+    /// Whether calls are returned only when they are complete, instead of streamed.
     holds_calls: bool,
-    /// Whether calls are recognised.
+    /// Whether calls are recognised. Otherwise they are text.
     has_calls: bool,
     first_end: Option<(usize, Move)>,
-    /// Whether a marker directly precedes the next text. White space then belongs to the marker.
+    /// Whether a marker was just before the next text. White space at its beginning then belongs to
+    /// the marker.
     behind_marker: bool,
-    /// White space that may belong to a marker.
+    /// White space that was held back, because it may belong to a marker after it.
     space: String,
-    /// Whether text was already returned, for content and for reasoning.
+    /// Whether content (first element) and reasoning (second element) were already returned.
     has_text: [bool; 2],
     next_call: usize,
-    /// Bytes of the preceding message that may still be returned as text.
+    /// Number of bytes at the end of the continued message that were held back. If they turn out to
+    /// be text, they are not returned again.
     before: usize,
-    /// Prefix of ids for calls without an id. `used_ids` has the existing ids.
+    /// Prefix of ids for calls whose text has no id. The field `used_ids` has the ids in use.
     ids: String,
     used_ids: HashSet<String>,
     deltas: Vec<Delta>,
 }
 
 impl Parser {
-    /// Returns a parser for an answer to this prompt, whose end may have begun the reasoning.
+    /// Returns a parser for an answer to this prompt. The end of the prompt may have begun the
+    /// reasoning.
     pub fn new(format: &'static Format, prompt: &str) -> Parser {
         Parser {
             format,
@@ -109,10 +117,10 @@ impl Parser {
         }
     }
 
-    /// Returns a parser for an answer that continues a message, from the message's text and the
-    /// part in which it begins. Also returns the parsed message, including a possible incomplete
-    /// marker at its end. This text is not part of the answer. A call that the message began is
-    /// returned as a whole.
+    /// Returns a parser for an answer that continues a message. `text` is the text of the message,
+    /// and `part` is the part in which it begins. Also returns the parsed message, which does not
+    /// become part of the answer; its end may be an incomplete marker. A call that the message
+    /// began is returned as a whole.
     #[must_use]
     pub fn continuing(mut self, part: Part, text: &str) -> (Parser, Answer) {
         self.begin(match part {
@@ -134,13 +142,13 @@ impl Parser {
         (self, has_text)
     }
 
-    /// Returns the format that the parser reads.
+    /// Returns the format that the parser follows.
     pub fn format(&self) -> &'static Format {
         self.format
     }
 
-    /// Returns the part to which further text belongs; `None` inside a call, between calls and in a
-    /// header.
+    /// Returns the part of the answer that further text belongs to. `None` inside a call, between
+    /// calls and in a header.
     pub fn part(&self) -> Option<Part> {
         match self.state {
             State::Content => Some(Part::Content),
@@ -149,14 +157,14 @@ impl Parser {
         }
     }
 
-    /// Sets the types from the tools' schemas.
+    /// Sets the types of parameters, from the schemas of the request's tools.
     #[must_use]
     pub fn with_texts(self, texts: TextParameters) -> Parser {
         Parser { texts, ..self }
     }
 
-    /// Returns a parser without calls: text that looks like one stays text. For requests without
-    /// tools, and with `tool_choice` none.
+    /// Makes text that looks like a call stay text. This is for requests without tools, and with
+    /// `tool_choice` none.
     #[must_use]
     pub fn without_calls(mut self) -> Parser {
         self.has_calls = false;
@@ -165,26 +173,28 @@ impl Parser {
         self
     }
 
-    /// Sets the number of the first call without an id: ids in one conversation must differ.
+    /// Sets the number in the id of the first call that has no id. Ids in one conversation must
+    /// differ.
     #[must_use]
     pub fn numbered_from(self, next_call: usize) -> Parser {
         Parser { next_call, ..self }
     }
 
-    /// Sets the prefix of ids for calls without an id.
+    /// Sets the prefix of ids for calls that have no id.
     #[must_use]
     pub fn with_ids(self, ids: String) -> Parser {
         Parser { ids, ..self }
     }
 
-    /// Sets the ids of the conversation's calls. The answer's calls then get other ids.
+    /// Sets the ids of calls that the conversation already has. Calls of the answer then get other
+    /// ids.
     #[must_use]
     pub fn beside_ids(self, used_ids: HashSet<String>) -> Parser {
         Parser { used_ids, ..self }
     }
 
-    /// Parses a piece of the answer. This is all text that the model wrote, with names of control
-    /// tokens, but without the token that ended it.
+    /// Parses the next piece of the answer. The pieces must have all text that the model wrote,
+    /// including the names of control tokens, except the token that ended the answer.
     pub fn push(&mut self, piece: &str) -> Vec<Delta> {
         self.buffer.push_str(piece);
         while self.step() {}
@@ -197,13 +207,13 @@ impl Parser {
         std::mem::take(&mut self.deltas)
     }
 
-    /// Ends the answer; returns the text that was held back.
+    /// Ends the answer. Returns the text that was held back.
     pub fn finish(self) -> Vec<Delta> {
         self.last_deltas(false)
     }
 
     /// Ends an answer that was cut off. Returns the text that was held back, except the beginning
-    /// of a call. Arguments that began end here.
+    /// of a call. A call whose arguments began ends here.
     pub fn finish_cut(self) -> Vec<Delta> {
         self.last_deltas(true)
     }
@@ -220,7 +230,8 @@ impl Parser {
                 }
                 State::Call => {
                     self.stream_call(self.buffer.len());
-                    // The marker may be missing, because it may be the token that ended the answer.
+                    // The end marker may be missing, because it may be the token that ended the
+                    // answer.
                     if let Reading::Whole(calls) = self.read(self.buffer.len(), false) {
                         self.emit(calls);
                         break;
@@ -248,7 +259,8 @@ impl Parser {
         self.deltas
     }
 
-    /// Returns whether the text that was held back begins a marker that leads to a call.
+    /// Returns whether the text that was held back is the beginning of a marker that leads to a
+    /// call.
     fn begins_call(&self) -> bool {
         let rest = &self.buffer[self.start..];
         let markers =
@@ -256,15 +268,16 @@ impl Parser {
         self.state == State::Section || markers.into_iter().any(|markers| markers.begins_call(rest))
     }
 
-    /// Processes the text before the next marker. Returns whether there may be more to process.
+    /// Processes the text up to the next marker, and the marker. Returns whether more text may be
+    /// ready to process.
     fn step(&mut self) -> bool {
         let markers = &self.markers[self.state as usize];
         let from = match self.state {
             State::Content | State::Reasoning | State::Section => self.start,
             State::Call | State::Header => self.scan_from.max(self.start),
         };
-        // Longer text is not a header. A text with many beginnings of headers is therefore scanned
-        // once, not from each of them to its end.
+        // A header has a maximum length, so only this much text is searched. Otherwise each
+        // beginning of a header in a long text would search to its end.
         let until = match self.state {
             State::Header => self.buffer.floor_char_boundary(self.start + 2 * MAX_HEADER),
             State::Content | State::Reasoning | State::Section | State::Call => self.buffer.len(),
@@ -272,7 +285,7 @@ impl Parser {
         let looked_at = &self.buffer[from..until];
         let is_first = self.state == State::Content && !self.has_text[0] && self.texts.has_tools();
         let first_markers = self.first_markers.as_ref().filter(|_| is_first);
-        // A marker after other text is no longer the first.
+        // A marker that counts only at the beginning of the content must not have text before it.
         let first = |at: usize| looked_at[..at].trim().is_empty();
         let found = first_markers.and_then(|markers| markers.find(looked_at));
         let found = found.filter(|(at, step)| !step.only_first || first(*at)).or_else(|| markers.find(looked_at));
@@ -315,7 +328,7 @@ impl Parser {
         found.is_some()
     }
 
-    /// Enters the state of the marker at the start of the buffer.
+    /// Changes to the state of the marker `step`, which is at the start of the buffer.
     fn enter(&mut self, step: Move) {
         match step.to {
             State::Content | State::Reasoning | State::Section => {
@@ -343,7 +356,8 @@ impl Parser {
         self.callee = None;
     }
 
-    /// Streams the certain part of a call whose end is not known yet.
+    /// Streams the part of the current call that is certain, up to `end`. The end of the call is
+    /// not known yet.
     fn stream_call(&mut self, end: usize) {
         if self.holds_calls {
             return;
@@ -358,15 +372,16 @@ impl Parser {
         }
     }
 
-    /// Returns the position in the buffer, up to `end`, at which a text that looks like a call
-    /// turns out to be an answer; `None` while it may be a call.
+    /// Returns the position in the buffer at which a text that looked like a call is proved to be
+    /// an answer. `None` while it may be a call.
     fn no_call(&mut self, end: usize) -> Option<usize> {
         let Grammar::Bare(grammar) = self.format.call else { return None };
         let opening = bracket(&self.opening);
         if self.named || opening.is_empty() {
             return None;
         }
-        // Only a short text is examined repeatedly: names of members and of tools are short.
+        // Only a short text is examined again with each piece, as names of members and of tools are
+        // short.
         let seen = [opening, &self.buffer[self.start..end]].concat();
         match call_prospect(grammar, &seen, &self.texts) {
             Prospect::None(length) => Some(self.start + length.saturating_sub(opening.len())),
@@ -378,10 +393,10 @@ impl Parser {
         }
     }
 
-    /// Handles a marker that may be the end of a call.
+    /// Handles a marker at `at` that may be the end of the current call.
     fn end_call(&mut self, at: usize, step: Move) {
         if self.stream.may_hold(step.marker) {
-            // The marker is part of an argument.
+            // The marker is part of an argument, so the call continues.
             self.first_end.get_or_insert((at, step));
             self.scan_from = at + step.marker.len();
             return;
@@ -405,7 +420,7 @@ impl Parser {
         }
     }
 
-    /// Handles a marker after a header.
+    /// Handles the marker at `at`, which ends a header.
     fn end_header(&mut self, at: usize, step: Move) {
         if step.to == State::Header {
             self.leave_header();
@@ -436,20 +451,21 @@ impl Parser {
         self.callee = callee;
     }
 
-    /// Turns what looked like a header into content, including the marker before it, and parses its
-    /// text again.
+    /// Treats text that looked like a header as content, including the marker before it. The text
+    /// is then parsed again as content.
     fn leave_header(&mut self) {
         let opening = std::mem::take(&mut self.opening);
         self.begin(State::Content);
         self.say_text(&opening);
     }
 
-    /// Turns what looked like a call into content: up to its first end marker, inclusive, or to the
-    /// end of the text. Text that was already returned as a call is not repeated.
+    /// Treats text that looked like a call as content. This is the text up to and including its
+    /// first end marker, or up to the end of the buffer. Text that was already returned as a call
+    /// is not repeated.
     fn give_up(&mut self) {
         let is_given = self.stream.calls > 0;
         let (until, end, to) = match self.first_end {
-            // A marker that begins a state is parsed again.
+            // A marker that begins another call or header is not content; it is parsed again.
             Some((at, step)) if matches!(step.to, State::Call | State::Header) => (at, at, State::Content),
             Some((at, step)) => (if is_given { at } else { at + step.marker.len() }, at + step.marker.len(), step.to),
             None => (self.buffer.len(), self.buffer.len(), State::Content),
@@ -474,7 +490,7 @@ impl Parser {
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 
-    /// Returns calls, except the parts that were already returned.
+    /// Returns the parsed calls as deltas, without the parts that were already streamed.
     fn emit(&mut self, calls: Vec<ParsedCall>) {
         let given = std::mem::take(&mut self.stream);
         for (number, call) in (1..).zip(calls) {
@@ -490,7 +506,8 @@ impl Parser {
     fn begin_call(&mut self, id: Option<String>, name: String, arguments: String) {
         self.before = 0;
         let mut id = id.unwrap_or_else(|| self.new_id(&self.ids));
-        // A result names one call, so calls with the same number get other numbers.
+        // A tool's result refers to a call by its id. If the model repeats an id, its number is
+        // changed.
         let stem = self.format.call.stem(&id).map(str::to_owned);
         let stem = stem.unwrap_or_else(|| self.ids.clone());
         while !self.used_ids.insert(id.clone()) {
@@ -501,7 +518,7 @@ impl Parser {
         self.deltas.push(Delta::Call(ToolCall { id, name, arguments }));
     }
 
-    /// Returns an id with the number of the next call, in the form that the model's template
+    /// Returns an id with the next call's number, in the form that the model's chat template
     /// accepts.
     fn new_id(&self, stem: &str) -> String {
         let id = format!("{stem}{}", self.next_call);
@@ -521,13 +538,14 @@ impl Parser {
     }
 
     fn push_text(&mut self, range: std::ops::Range<usize>) {
-        // The buffer is taken, because it is borrowed while other fields change.
+        // `say_text` changes other fields, so the buffer cannot stay borrowed.
         let buffer = std::mem::take(&mut self.buffer);
         self.say_text(&buffer[range]);
         self.buffer = buffer;
     }
 
-    /// Adds a text to the current part, except white space that may belong to a marker.
+    /// Appends a text to the current part. White space at its end is held back, as it may belong to
+    /// a marker.
     fn say_text(&mut self, text: &str) {
         let mut text = text;
         if self.behind_marker {
@@ -537,7 +555,7 @@ impl Parser {
             }
             self.behind_marker = false;
             self.space.clear();
-            // Parts separated by a marker stay separate.
+            // If a marker separates two parts of the same kind, a line feed separates their texts.
             if self.has_text[usize::from(self.state == State::Reasoning)] && self.before == 0 {
                 self.space.push('\n');
             }
@@ -568,8 +586,8 @@ impl Parser {
     }
 }
 
-/// Returns a name of `length` letters and digits for a text. Names of different texts differ,
-/// except in collisions of a 64-bit hash.
+/// Returns a name of `length` letters and digits that is derived from a text. Different texts give
+/// different names, except if 64-bit hashes collide.
 fn letters_and_digits(text: &str, length: usize) -> String {
     const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut hasher = std::hash::DefaultHasher::new();

@@ -1,5 +1,5 @@
-//! Calls in Python's syntax, with literals as values: `[f(a="x", b=[1, True]), g()]`, or one on
-//! each line.
+//! Reader of calls in Python's syntax, with literals as values: `[f(a="x", b=[1, True]), g()]`. The
+//! calls may instead be on separate lines.
 
 use super::call::{MAX_DEPTH, ParsedCall, parsed_call};
 use super::json;
@@ -7,7 +7,7 @@ use super::reading::Reading;
 
 /// Reads a list of calls.
 pub(super) fn calls(text: &str) -> Reading<Vec<ParsedCall>> {
-    // MiniCPM3 writes calls in a code block.
+    // MiniCPM3 writes calls in a code block, which is removed here.
     let text = text.trim();
     let text = text.strip_prefix("```python").map_or(text, |code| code.strip_suffix("```").unwrap_or(code)).trim();
     let mut reader = Reader { rest: text };
@@ -19,9 +19,9 @@ pub(super) fn calls(text: &str) -> Reading<Vec<ParsedCall>> {
     }
 }
 
-/// Returns a literal as JSON, if the text is one.
+/// Converts a Python literal to JSON; `None` if the text is not exactly one literal.
 pub(super) fn literal(text: &str) -> Option<String> {
-    // The comma ends the last word.
+    // The added comma marks the end of a number or word.
     let text = format!("{text},");
     let mut reader = Reader { rest: &text };
     let value = reader.value(MAX_DEPTH).ok()?;
@@ -76,7 +76,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes a word, after white space.
+    /// Skips white space, and the word `word` after it. Returns whether the word was there.
     fn takes(&mut self, word: &str) -> bool {
         let after = self.rest.trim_start().strip_prefix(word);
         self.rest = after.unwrap_or(self.rest);
@@ -90,7 +90,7 @@ impl Reader<'_> {
         Err(if self.rest.trim().is_empty() { Stop::Ended } else { Stop::Wrong })
     }
 
-    /// Reads a name and the character after it.
+    /// Reads a name and the character `end` after it.
     fn until(&mut self, end: char) -> Result<&str, Stop> {
         let rest = self.rest.trim_start();
         let length = rest.find(|c: char| !c.is_alphanumeric() && !"_-.:".contains(c)).ok_or(Stop::Ended)?;
@@ -99,7 +99,7 @@ impl Reader<'_> {
         Ok(name)
     }
 
-    /// Reads a literal, and returns it as JSON.
+    /// Reads a literal, and converts it to JSON.
     fn value(&mut self, depth: usize) -> Result<String, Stop> {
         if depth == 0 {
             return Err(Stop::Wrong);
@@ -116,7 +116,7 @@ impl Reader<'_> {
             while !self.takes(close) {
                 if !parts.is_empty() {
                     self.needs(",")?;
-                    // A comma may follow the last element.
+                    // Python allows a comma after the last element.
                     if self.takes(close) {
                         break;
                     }
@@ -146,7 +146,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the text up to the closing quote.
+    /// Reads the text up to the closing quotation mark.
     fn text(&mut self, quote: &str) -> Result<String, Stop> {
         let mut text = String::new();
         loop {
@@ -185,7 +185,7 @@ impl Reader<'_> {
                         None => text.extend(['\\', c]),
                     }
                 }
-                // Other escapes are unchanged, as in Python.
+                // As in Python, a backslash before any other character stays in the text.
                 c => text.extend(['\\', c]),
             }
             self.rest = chars.as_str();

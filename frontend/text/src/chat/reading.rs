@@ -1,23 +1,23 @@
-//! Results of reading a text that may end too early.
+//! Result of reading a text that may be incomplete.
 
-/// Result of reading a text.
+/// Result of reading a value from a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading<T> {
     /// The text is exactly this value.
     Whole(T),
     /// The text is the beginning of a value.
     Unfinished,
-    /// The text is not a value of the expected syntax.
+    /// The text cannot become a value of the expected syntax.
     Wrong,
 }
 
 impl<T> Reading<T> {
-    /// Maps a whole value.
+    /// Applies a function to a whole value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         self.and_then(|value| Reading::Whole(f(value)))
     }
 
-    /// Continues reading with a whole value.
+    /// Continues with the result of `f`, if the value is whole.
     pub fn and_then<U>(self, f: impl FnOnce(T) -> Reading<U>) -> Reading<U> {
         match self {
             Reading::Whole(value) => f(value),

@@ -1,18 +1,18 @@
-//! Streams calls while they are written: names and arguments, before the end of a call.
+//! Streaming of calls: returns the name and the arguments of a call before the call ends.
 //!
-//! A [`CallStream`] reads the text of a call once, from left to right. It begins a call as soon as
-//! the text names one of the request's tools and its arguments begin. From there on, it remains a
-//! call, whatever text follows. The concatenation of all pieces is the result of [`Grammar::read`]
+//! A [`CallStream`] reads the text of a call once, from left to right. A call begins as soon as the
+//! text names one of the request's tools and its arguments begin. It then remains a call, whatever
+//! text follows. The pieces of arguments together are the same as the result of [`Grammar::read`]
 //! for the whole text.
 //!
 //! ```text
-//! {"name": "look", "arguments": {"at    begins look with {"at
+//! {"name": "look", "arguments": {"at    begins a call of look, with arguments {"at
 //! ": 1                                  more arguments: ": 1
 //! }}                                    more arguments: }
 //! ```
 //!
-//! Grammars with their own notation of values (Gemma 4, MiniMax M3, Python) are not streamed: their
-//! calls are returned as a whole.
+//! Grammars with their own notation of values (Gemma 4, MiniMax M3, Python) are not streamed. Their
+//! calls are returned when they are complete.
 
 use super::call::parsed_call;
 use super::grammar::{
@@ -22,97 +22,97 @@ use super::json;
 use super::reading::Reading;
 use super::tools::ParameterType;
 
-/// Maximum length of a text before the arguments of a call, in bytes. It is read again with each
-/// piece of an answer.
+/// Maximum length in bytes of the text before a call's arguments. Each piece of an answer reads
+/// this text again.
 const MAX_HEAD: usize = 4096;
 
-/// A further part of a call.
+/// Piece of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallDelta {
-    /// A call begins.
+    /// Beginning of a call.
     Begin { id: Option<String>, name: String },
     /// A further piece of the call's arguments.
     Arguments(String),
 }
 
-/// Reader of one or several calls while they are written.
+/// Reader that streams one or several calls of a text.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallStream {
-    /// Bytes of the text that were processed.
+    /// Number of bytes of the text that were processed.
     pub(super) at: usize,
     stage: Stage,
     /// Number of calls that began.
     pub(super) calls: usize,
-    /// Arguments of the last call, so far.
+    /// Arguments of the last call that were returned so far.
     pub(super) arguments: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// The text before the arguments of a call.
+    /// The stream reads the text before a call's arguments.
     #[default]
     CallHead,
-    /// The JSON of the arguments.
+    /// The stream reads arguments that are JSON.
     Json(JsonState),
-    /// The text between two calls of a list.
+    /// The stream reads the text between two calls of a list.
     Tail,
-    /// The text between two parameters of this tool.
+    /// The stream reads the text between two parameters of this tool's call.
     Members { tool: String, count: usize },
-    /// The value of a parameter.
+    /// The stream reads the value of a parameter.
     TagValue(TagValue),
-    /// The remaining text of the call is not streamed.
+    /// The remaining text of the call is not streamed; the call is returned when it is complete.
     Off,
 }
 
-/// State of a scan of JSON text.
+/// State of the scan of a JSON text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct JsonState {
-    /// Number of open brackets.
+    /// Number of brackets that are open.
     depth: usize,
     in_string: bool,
-    /// Whether a backslash in a string precedes the next character.
+    /// Whether the previous character is a backslash in a string.
     escaped: bool,
 }
 
-/// A value without quotes, between tags.
+/// Value of a parameter, written between tags without quotation marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TagValue {
     tool: String,
-    /// Position of the parameter in the call, from 0.
+    /// Index of the parameter in the call.
     number: usize,
     key: String,
     kind: Option<ParameterType>,
-    /// Position of the value's first byte.
+    /// Position of the value's first byte in the text.
     from: usize,
-    /// First possible position of the value's closing tag.
+    /// Position in the text from which the value's closing tag is searched.
     search_from: usize,
-    /// End of the part of a string that was already returned.
+    /// Position up to which a string value was already returned; `None` for other values.
     emitted_to: Option<usize>,
 }
 
-/// Tags of parameters.
+/// Tags of parameters in a grammar.
 struct ParameterTags {
     key: TagPair,
-    /// Text before the value, after the key's tag.
+    /// Text between the tag of the key and the value.
     open: &'static str,
     close: &'static str,
-    /// End of the call; empty if only a marker ends it.
+    /// Text that ends the call; empty if only the format's marker ends it.
     end: &'static str,
     /// Whether a value may be a CDATA section.
     sections: bool,
 }
 
-/// Reason why reading stopped.
+/// Reason why reading of the text stopped.
 enum Stop {
-    /// The text ends too early.
+    /// The text is incomplete. More text may follow.
     Wait,
-    /// The text is not streamed.
+    /// The text cannot be streamed.
     Off,
 }
 
 type Read<T> = Result<T, Stop>;
 
-/// Name and id before the arguments, and the position of the arguments.
+/// Text before a call's arguments: the name, the id, and the position of the arguments.
 struct CallHead {
     id: Option<String>,
     name: String,
@@ -120,13 +120,13 @@ struct CallHead {
 }
 
 impl CallStream {
-    /// Returns whether JSON arguments have begun and not ended.
+    /// Returns whether JSON arguments have begun, but not ended.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, Stage::Json(_))
     }
 
-    /// Returns whether arguments that have begun may contain a marker: inside a string, or if it is
-    /// valid JSON.
+    /// Returns whether a marker may be part of arguments that have begun. This is so inside of a
+    /// string, or if the marker consists of JSON characters.
     pub(super) fn may_hold(&self, marker: &str) -> bool {
         match self.stage {
             Stage::Json(JsonState { in_string, .. }) => in_string || marker.chars().all(is_json),
@@ -134,7 +134,8 @@ impl CallStream {
         }
     }
 
-    /// Continues reading the text of a call, after the part that was already read.
+    /// Reads the text of a call from the position up to which it was already read. Returns the new
+    /// pieces.
     pub(super) fn read(&mut self, grammar: Grammar, text: &str, known: CallContext<'_>) -> Vec<CallDelta> {
         let mut pieces = Vec::new();
         loop {
@@ -180,12 +181,13 @@ impl CallStream {
         }
     }
 
-    /// Reads the text before the arguments.
+    /// Reads the text before a call's arguments.
     fn head(&mut self, grammar: Grammar, text: &str, known: CallContext<'_>, pieces: &mut Vec<CallDelta>) -> Read<()> {
         let rest = &text[self.at..];
-        // The same part of a longer text is read, regardless of its pieces.
+        // At most this much text is read, so that the result does not depend on the pieces.
         let seen = &rest[..rest.floor_char_boundary(MAX_HEAD)];
-        // A marker may end with the first bracket of the call itself.
+        // A marker may end with the first bracket of the call, which is then read as part of the
+        // text.
         let own = if self.at == 0 && matches!(grammar, Grammar::Bare(_)) { bracket(known.opening) } else { "" };
         let whole = [own, seen].concat();
         match head(grammar, &whole, known) {
@@ -211,7 +213,7 @@ impl CallStream {
         }
     }
 
-    /// Reads a JSON object up to its closing bracket.
+    /// Reads a JSON object up to its closing bracket, and returns it in pieces.
     fn json(&mut self, text: &str, state: JsonState, pieces: &mut Vec<CallDelta>) -> Read<()> {
         let JsonState { mut depth, mut in_string, mut escaped } = state;
         let rest = &text[self.at..];
@@ -242,7 +244,7 @@ impl CallStream {
         if goes_on { Err(Stop::Wait) } else { Ok(()) }
     }
 
-    /// Skips brackets that close a call, and the comma before the next one.
+    /// Skips the brackets that close a call, and the comma before the next call.
     fn tail(&mut self, grammar: Grammar, text: &str) -> Read<()> {
         let rest = &text[self.at..];
         let parts = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | ',' | ';');
@@ -284,7 +286,8 @@ impl CallStream {
             Ok(None) => {
                 self.append("}", pieces);
                 self.at = at + tags.end.len();
-                // Further calls are returned as a whole, at their end.
+                // Further calls in this text are not streamed; they are returned when they are
+                // complete.
                 Err(Stop::Off)
             }
             Ok(Some((key, kind, value))) => {
@@ -303,7 +306,8 @@ impl CallStream {
         }
     }
 
-    /// Reads a value up to its closing tag: the first after which the call continues correctly.
+    /// Reads a value up to its closing tag. This is the first such tag after which the call
+    /// continues correctly.
     fn value(&mut self, grammar: Grammar, text: &str, mut value: TagValue, pieces: &mut Vec<CallDelta>) -> Read<()> {
         let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
         let mut end = None;
@@ -334,7 +338,7 @@ impl CallStream {
         };
         match value.emitted_to {
             Some(emitted_to) => {
-                // The last line break belongs to the tag.
+                // The line break at the end belongs to the tag, not to the value.
                 let rest = text[emitted_to.min(end)..end].strip_suffix('\n').unwrap_or(&text[emitted_to.min(end)..end]);
                 self.append(&inside(rest), pieces);
                 self.append("\"", pieces);
@@ -352,7 +356,7 @@ impl CallStream {
         Ok(())
     }
 
-    /// Returns the certain part of an incomplete string: the text before `safe`.
+    /// Returns, of an incomplete string, the text before the position `safe`, which is certain.
     fn wait_in(
         &mut self,
         text: &str,
@@ -366,10 +370,10 @@ impl CallStream {
                 let key = key_of(&value);
                 self.append(&key, pieces);
                 self.append("\"", pieces);
-                // The first line break belongs to the tag.
+                // The line break at the beginning belongs to the tag, not to the value.
                 value.from + usize::from(text[value.from..].starts_with('\n'))
             });
-            // The last line break may belong to the tag.
+            // The line break at the end may belong to the tag.
             let certain = safe - usize::from(text[..safe].ends_with('\n'));
             if certain > emitted_to {
                 self.append(&inside(&text[emitted_to..certain]), pieces);
@@ -381,23 +385,24 @@ impl CallStream {
     }
 }
 
-/// Returns whether a character may be part of JSON outside of strings.
+/// Returns whether a character may occur in JSON outside of strings.
 fn is_json(c: char) -> bool {
     c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || "{}[]\",:+-.".contains(c)
 }
 
-/// Returns the beginning of a member of an object, with the separator before it.
+/// Returns the JSON text before a value: a comma (except for the first value), the key, and a
+/// colon.
 fn key_of(value: &TagValue) -> String {
     format!("{}{}: ", if value.number > 0 { ", " } else { "" }, json::string(&value.key))
 }
 
-/// Returns a text as in a JSON string, without the quotes.
+/// Returns a text as the content of a JSON string, without quotation marks.
 fn inside(text: &str) -> String {
     let quoted = json::string(text);
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Returns the text after a word at its beginning.
+/// Returns the text after `word`, which must be at the beginning of `text`.
 fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
     match text.strip_prefix(word) {
         Some(rest) if !word.is_empty() => Ok(rest),
@@ -406,8 +411,8 @@ fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
     }
 }
 
-/// Reads a parameter after its first tag: its name, the type of its value if stated, and the text
-/// from its value on.
+/// Reads the tags of a parameter. Returns its name, the type of its value if a tag states it, and
+/// the text that begins with the value.
 fn parameter<'t>(text: &'t str, tags: &ParameterTags) -> Read<(&'t str, Option<ParameterType>, &'t str)> {
     let (head, after) = text.split_once(tags.key.close).ok_or(Stop::Wait)?;
     if tags.open.is_empty() {
@@ -417,7 +422,7 @@ fn parameter<'t>(text: &'t str, tags: &ParameterTags) -> Read<(&'t str, Option<P
     Ok((head.trim(), None, word(after.trim_start(), tags.open)?))
 }
 
-/// Returns whether one text may contain several calls, each an object.
+/// Returns whether the text of a grammar may be a list of calls, each an object.
 fn is_list(grammar: Grammar) -> bool {
     match grammar {
         Grammar::Objects | Grammar::Keyed | Grammar::Named { .. } => true,
@@ -426,7 +431,7 @@ fn is_list(grammar: Grammar) -> bool {
     }
 }
 
-/// Returns the tags of a grammar with parameters in tags.
+/// Returns the tags of parameters in a grammar; `None` for a grammar without such tags.
 fn tags_of(grammar: Grammar) -> Option<ParameterTags> {
     match grammar {
         Grammar::Tags { end, parameter: ParameterTag { open, between, close }, sections, .. } => {
@@ -439,7 +444,7 @@ fn tags_of(grammar: Grammar) -> Option<ParameterTags> {
     }
 }
 
-/// Finds the arguments of a call. Arguments in tags begin at the first tag.
+/// Finds the beginning of a call's arguments. Arguments in tags begin at the first tag.
 fn head(grammar: Grammar, text: &str, known: CallContext<'_>) -> Read<CallHead> {
     let at_object = |rest: &str| match rest.trim_start().chars().next() {
         None => Err(Stop::Wait),
@@ -488,14 +493,14 @@ fn head(grammar: Grammar, text: &str, known: CallContext<'_>) -> Read<CallHead> 
     }
 }
 
-/// Reader of JSON members before arguments.
+/// Reader of the JSON members that precede the arguments.
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
 }
 
 impl Cursor<'_> {
-    /// Returns the next character after white space.
+    /// Skips white space. Returns the next character without reading it.
     fn peek(&mut self) -> Read<char> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -525,7 +530,7 @@ impl Cursor<'_> {
         json::text(&self.text[from..self.at]).ok_or(Stop::Off)
     }
 
-    /// Reads a string, or a number or word, which is ignored.
+    /// Reads a string. Returns `None` for a number or a word, which is skipped.
     fn string_or_word(&mut self) -> Read<Option<String>> {
         if self.peek()? == '"' {
             return self.string().map(Some);
@@ -543,8 +548,8 @@ impl Cursor<'_> {
         self.needs('{')
     }
 
-    /// Reads `{"name": N, "arguments": {`, possibly in a list, with an id, or in the form of
-    /// OpenAI's interface.
+    /// Reads `{"name": N, "arguments": {`. It may be in a list, may have an id, or may be wrapped
+    /// as in OpenAI's interface.
     fn object(mut self) -> Read<CallHead> {
         self.open()?;
         let (mut id, mut name, mut is_inner) = (None, None, false);
@@ -570,7 +575,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reads `{N: {`, possibly in a list.
+    /// Reads `{N: {`, which may be in a list.
     fn read_keyed_head(mut self) -> Read<CallHead> {
         self.open()?;
         let name = self.string()?;
@@ -587,8 +592,8 @@ mod tests {
 
     const TOOLS: &str = r#"[{"function": {"name": "look", "parameters": {"properties": {"at": {"type": "string"}}}}}]"#;
 
-    /// Returns the pieces of a text that comes character by character. `|` marks the end of a
-    /// piece, `>` the beginning of a call.
+    /// Returns the pieces that a call's text gives, if it arrives character by character. `|` marks
+    /// the end of a piece, and `>` the beginning of a call.
     fn pieces(format: &str, text: &str) -> String {
         let (format, tools) = (find(format).unwrap(), TextParameters::of_tools(TOOLS));
         let known = CallContext { callee: Some("look"), opening: "", closed: false, texts: &tools };
@@ -613,7 +618,8 @@ mod tests {
             ("kimi-k2", r#"functions.look:0<|tool_call_argument_begin|>{}"#, "look>{|}|"),
             ("deepseek-r1", "function<｜tool▁sep｜>look\n```json\n{}\n```", "look>{|}|"),
             ("apertus", r#"[{"look": {}}, {"look": {}}]"#, "look>{|}|look>{|}|"),
-            // A string is streamed, except its possible end; other values are returned as a whole.
+            // A string value is streamed, except text that may be its closing tag. Other values are
+            // returned when they are complete.
             (
                 "qwen3-coder",
                 "<function=look>\n<parameter=at>\na\"b\n</p>c\n</parameter>\n</function>",
@@ -625,7 +631,8 @@ mod tests {
                 r#"look>{|"n": 1|, "at": ""|}|"#,
             ),
             ("glm4.5", "look\n<arg_key>at</arg_key>\n<arg_value>xy</arg_value>", r#"look>{|"at": "|x|y|"#),
-            // Names that are not tools of the request, arguments before the name, and invalid JSON.
+            // These are not streamed: names that are not tools of the request, arguments before the
+            // name, and invalid JSON.
             ("qwen3", r#"{"name": "other", "arguments": {}}"#, ""),
             ("qwen3", r#"{"arguments": {}, "name": "look"}"#, ""),
             ("qwen3", r#"{"name": "look", "arguments": "{}"}"#, ""),

@@ -1,22 +1,22 @@
-//! Types of parameters in the tools' schemas. Formats that write values without quotes cannot
-//! distinguish the string `1` from the number; the schemas can.
+//! Types of parameters, from the schemas of tools. Formats that write values without quotation
+//! marks cannot distinguish the string `1` from the number 1; the schemas can.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-/// Type of a parameter.
+/// Type of a parameter, by its schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParameterType {
     /// A string.
     Text,
     /// A string or `null`.
     TextOrNull,
-    /// Another JSON value.
+    /// A JSON value of another type.
     Value,
 }
 
-/// Names of tools, and types of parameters as stated in their schemas.
+/// Names of a request's tools, and types of their parameters.
 #[derive(Clone, Debug, Default)]
 pub struct TextParameters {
     tools: HashSet<String>,
@@ -24,8 +24,8 @@ pub struct TextParameters {
 }
 
 impl TextParameters {
-    /// Reads a list of tools in the form of OpenAI's interface, `[{"type": "function", "function":
-    /// {"name": …, "parameters": …}}, …]`. Ignores elements of another form.
+    /// Reads a list of tools in the form of OpenAI's interface: `[{"type": "function", "function":
+    /// {"name": …, "parameters": …}}, …]`. Ignores elements in any other form.
     pub fn of_tools(tools: &str) -> TextParameters {
         let tools: Value = serde_json::from_str(tools).unwrap_or_default();
         let mut known = TextParameters::default();
@@ -42,7 +42,7 @@ impl TextParameters {
         known
     }
 
-    /// Reads tools one by one, each as JSON.
+    /// Reads tools, each given as JSON in the form of OpenAI's interface.
     pub fn of_each<'t>(tools: impl Iterator<Item = &'t str>) -> TextParameters {
         TextParameters::of_tools(&format!("[{}]", tools.collect::<Vec<_>>().join(",")))
     }
@@ -57,19 +57,19 @@ impl TextParameters {
         self.tools.contains(tool)
     }
 
-    /// Returns whether a tool's name has this prefix.
+    /// Returns whether some tool's name begins with this text.
     pub(super) fn may_be_tool(&self, beginning: &str) -> bool {
         self.tools.iter().any(|tool| tool.starts_with(beginning))
     }
 
-    /// Returns the type of a parameter; `None` if no schema states it.
+    /// Returns the type of a parameter; `None` if its schema does not determine it.
     pub(super) fn kind(&self, tool: &str, parameter: &str) -> Option<ParameterType> {
-        // The map is small, and its keys cannot be looked up by borrowed parts.
+        // The map is small. Its keys own their strings, so a lookup needs copies.
         self.kinds.get(&(tool.to_owned(), parameter.to_owned())).copied()
     }
 }
 
-/// Returns the type of a schema's value, from its types, its alternatives, or its listed values.
+/// Returns the type that a schema states with `type`, with alternatives, or with a list of values.
 fn parameter_type(schema: &Value) -> Option<ParameterType> {
     let mut types: Vec<&str> = match &schema["type"] {
         Value::String(one) => vec![one],
@@ -96,7 +96,7 @@ fn parameter_type(schema: &Value) -> Option<ParameterType> {
         _ if types.is_empty() || has("") => None,
         (true, false) if types.iter().all(|one| *one == "string") => Some(ParameterType::Text),
         (true, true) if types.iter().all(|one| matches!(*one, "string" | "null")) => Some(ParameterType::TextOrNull),
-        // The value may be a string or another type.
+        // A value that may be a string or another type has no certain type.
         (true, _) => None,
         (false, _) => Some(ParameterType::Value),
     }
