@@ -1,16 +1,18 @@
-//! A helper process: a second instance of this program that performs one untrusted task.
+//! Helper processes. A helper is a second instance of this program that performs one untrusted
+//! task.
 //!
 //! ```text
 //! parent  starts the helper ── request to stdin ──▶ waits, or kills the helper if cancelled
-//! helper  closes inherited files ▶ reads all ▶ sets its limits ▶ works ▶ answer to stdout
+//! helper  closes inherited files ▶ reads the request ▶ limits itself ▶ works ▶ answer to stdout
 //! ```
 //!
-//! Helpers render templates ([`crate::template`]) and compile grammars for the first time. Stack
-//! overflows, refused memory and endless loops end only the helper. The parent turns each into a
-//! [`Death`]. A process that may not start programs has a [`crate::launcher`] for it.
+//! Helpers render chat templates ([`crate::template`]) and compile a grammar for the first time. A
+//! stack overflow, refused memory or an endless loop ends only the helper. The parent returns each
+//! such end as a [`Death`]. A process that may not start programs starts helpers through a
+//! [`crate::launcher`].
 //!
-//! Invariant: the helper opens no file, writes none, starts no process, and gains no rights. Where
-//! the kernel has Landlock and seccomp, they enforce this ([`ixc_sandbox`]).
+//! Invariant: the helper opens and writes no file, starts no process, and gains no rights. If the
+//! kernel has Landlock and seccomp, they enforce this ([`ixc_sandbox`]).
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
@@ -26,20 +28,20 @@ use ixc_sandbox::{Role, files, filter, process};
 
 use crate::launcher::{Channel, HELPER_VARIABLE, LaunchedHelper, launch};
 
-/// Max bytes read of a helper's standard error.
+/// Maximum number of bytes that are read from a helper's standard error.
 const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
-/// Address space in addition to stack and heap: the program itself, and unused reservations of the
-/// allocator.
+/// Address space that a helper needs in addition to stack and heap, in bytes: the program itself,
+/// and reservations of the allocator.
 const RESERVED_BYTES: u64 = 1 << 30;
-/// Period of the parent's checks whether the request was cancelled.
+/// Period at which the parent checks whether the request was cancelled.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
 
 /// Limits of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the stack of the helper's thread.
+    /// Size of the stack of the helper's thread in bytes.
     pub stack_bytes: u64,
-    /// Memory in addition to the stack.
+    /// Maximum memory in addition to the stack, in bytes.
     pub memory_bytes: u64,
     /// Max processor time, in seconds.
     pub cpu_seconds: u64,
@@ -55,34 +57,35 @@ pub enum Death {
         /// Reason why the helper did not start.
         reason: String,
     },
-    /// The system refused memory.
+    /// The system refused memory to the helper.
     Memory,
-    /// The stack was full.
+    /// The helper's stack overflowed.
     Stack,
-    /// The time limit was passed.
+    /// The helper exceeded its processor time.
     Time,
     /// The parent cancelled the request.
     Unwanted,
-    /// Another failure.
+    /// The helper failed for another reason.
     Failed {
         /// Text that describes the reason.
         reason: String,
     },
 }
 
-/// Returns the running program, to start it as a helper. On Linux this is the open file, which
-/// stays valid when an upgrade replaces the program. On other systems it is the path.
+/// Returns the path with which the running program can be started as a helper. On Linux, it refers
+/// to the open file, which stays valid if an upgrade replaces the program. On other systems, it is
+/// the program's path.
 ///
 /// # Errors
 /// When the system does not provide the path.
 pub fn own_program() -> io::Result<PathBuf> {
     let open = Path::new("/proc/self/exe");
-    // Without /proc the path is used.
+    // If /proc is not mounted, the program's path is used.
     if open.exists() { Ok(open.into()) } else { std::env::current_exe() }
 }
 
-/// Starts a helper and waits for an answer of at most `answer_bytes`. Kills the helper when
-/// `is_wanted` returns false.
+/// Starts a helper, and waits for its answer, which has at most `answer_bytes` bytes. Kills the
+/// helper as soon as `is_wanted` returns false.
 ///
 /// # Errors
 /// See [`Death`].
@@ -102,8 +105,8 @@ pub fn ask(
         let (end, ended) = channel::<()>();
         let process = &process;
         let watch = scope.spawn(move || kill_unwanted(process, &ended, is_wanted));
-        // The helper reads its whole input before it writes, so one after the other cannot block.
-        // The helper may have ended by now; its status is more informative than a broken pipe.
+        // The helper reads its whole input before it writes, so writing first cannot block. If the
+        // helper has already ended, writing fails, but its exit status is more informative.
         let written = { stdin }.write_all(request);
         let answer = read_up_to(stdout, answer_bytes);
         let complaint = read_up_to(stderr, MAX_COMPLAINT_BYTES);
@@ -122,7 +125,7 @@ pub fn ask(
     answer.map_err(|error| failed("answer", &error))
 }
 
-/// A helper with its pipes.
+/// Helper that was started, with the pipes to it.
 struct HelperProcess {
     stdin: PipeWriter,
     stdout: PipeReader,
@@ -131,7 +134,7 @@ struct HelperProcess {
 }
 
 impl HelperProcess {
-    /// Starts a helper with the launcher, if this process has one, or as a program.
+    /// Starts a helper through the launcher, if this process has one, otherwise as a program.
     fn launch(program: &Path, argument: &str) -> Result<HelperProcess, Death> {
         let refused =
             |error: io::Error| Death::Start { reason: format!("cannot start {}: {error}", program.display()) };
@@ -163,23 +166,23 @@ impl HelperProcess {
 
 /// Process of a helper.
 enum Process {
-    /// Child of this process.
+    /// Child process of this process.
     Child(Mutex<Child>),
-    /// Process of the launcher.
+    /// Process that the launcher started.
     Launched(Channel),
 }
 
 impl Process {
-    /// Kills the helper, unless it has ended.
+    /// Kills the helper, if it has not ended.
     fn kill(&self) {
         match self {
-            // The helper may have ended by itself.
+            // Killing fails if the helper has already ended, which is fine.
             Process::Child(child) => drop(child.lock().unwrap_or_else(PoisonError::into_inner).kill()),
             Process::Launched(channel) => channel.kill(),
         }
     }
 
-    /// Waits for the helper's end.
+    /// Waits until the helper has ended.
     fn wait(self) -> io::Result<ExitStatus> {
         match self {
             Process::Child(child) => child.into_inner().unwrap_or_else(PoisonError::into_inner).wait(),
@@ -188,7 +191,8 @@ impl Process {
     }
 }
 
-/// Kills a helper when `is_wanted` returns false. Returns whether the helper ended before that.
+/// Kills a helper as soon as `is_wanted` returns false. Returns whether the helper ended before
+/// that.
 fn kill_unwanted(process: &Process, ended: &Receiver<()>, is_wanted: &(dyn Fn() -> bool + Sync)) -> bool {
     loop {
         match ended.recv_timeout(POLL_PERIOD) {
@@ -202,15 +206,15 @@ fn kill_unwanted(process: &Process, ended: &Receiver<()>, is_wanted: &(dyn Fn() 
     }
 }
 
-/// Reads up to `limit` bytes, then closes the pipe.
+/// Reads at most `limit` bytes, then closes the pipe.
 fn read_up_to(from: PipeReader, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads the cause of death from a helper's standard error. Rust's runtime reports it only in these
-/// words.
+/// Returns the reason why a helper died, from its status and its standard error. Rust's runtime
+/// reports stack overflows and refused memory only as text.
 fn death(status: ExitStatus, complaint: &str) -> Death {
     if complaint.contains("memory allocation of") || complaint.contains("capacity overflow") {
         return Death::Memory;
@@ -225,8 +229,9 @@ fn death(status: ExitStatus, complaint: &str) -> Death {
     Death::Failed { reason: format!("the helper ended with {status}: {first_line}") }
 }
 
-/// Runs a helper: reads the request from standard input, parses it with its limits, sets the limits
-/// of this process, works, and writes the answer. Call it before anything else is set up.
+/// Runs the helper's side. It reads the request from standard input, and `parse` returns the task
+/// and its limits. It then limits this process, works, and writes the answer. Call it before
+/// anything else is set up.
 pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl FnOnce(R) -> Vec<u8>) -> ExitCode {
     let answer = || -> io::Result<Vec<u8>> {
         close_what_was_inherited();
@@ -234,7 +239,8 @@ pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl
         io::stdin().lock().read_to_end(&mut request)?;
         let (parsed, limits) = parse(&request)?;
         drop(request);
-        // Rules for files need a descriptor, which the limits forbid. The filter forbids limits.
+        // Landlock's rules need a file descriptor, so they come before the limits. The seccomp
+        // filter forbids setting limits, so it comes after them.
         files::confine_all().and_then(|()| process::drop_all_capabilities()).map_err(io::Error::other)?;
         limit_this_process(limits)?;
         if Support::of_kernel().seccomp {
@@ -249,15 +255,15 @@ pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The parent reads the first line.
+            // The parent reads the first line of standard error.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Closes every descriptor except the three standard ones, so that the work has no access to files
-/// that the parent left open.
+/// Closes all descriptors except the three standard ones, so that the task cannot use files that
+/// the parent left open.
 fn close_what_was_inherited() {
     #[cfg(target_os = "linux")]
     // SAFETY: this process uses no other descriptor, so no descriptor in use is closed.
@@ -267,20 +273,21 @@ fn close_what_was_inherited() {
     }
 }
 
-/// Sets the limits of this process; they cannot be raised again.
+/// Sets the limits of this process. They cannot be raised again.
 fn limit_this_process(limits: Limits) -> io::Result<()> {
     let data = limits.stack_bytes.saturating_add(limits.memory_bytes);
     let (space, niceness) = (data.saturating_add(RESERVED_BYTES), limits.niceness);
     let limits = [
         (libc::RLIMIT_CORE, 0, 0),
-        // No file may be opened or written. Threads are not limited: the work has its own thread.
+        // No file may be opened or written. The number of threads is not limited, as the task has
+        // its own thread.
         (libc::RLIMIT_NOFILE, 0, 0),
         (libc::RLIMIT_FSIZE, 0, 0),
         // At the soft limit, SIGXCPU ends the process. If it survives, SIGKILL ends it at the hard
         // limit.
         (libc::RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds.saturating_add(1)),
         (libc::RLIMIT_DATA, data, data),
-        // For systems that do not count mappings as data.
+        // This limits memory on systems where mappings do not count as data.
         (libc::RLIMIT_AS, space, space),
     ];
     // SAFETY: takes a number only. If the call fails, the helper keeps the normal priority.
@@ -292,7 +299,7 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
         let mut inherited = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the call writes to `inherited`, which outlives it.
         if unsafe { libc::getrlimit(resource, &mut inherited) } == 0 {
-            // Keep inherited hard limits, because a process without privileges cannot raise them.
+            // A process without privileges cannot raise inherited hard limits, so they are kept.
             limit.rlim_max = hard.min(inherited.rlim_max);
             limit.rlim_cur = soft.min(limit.rlim_max);
         }

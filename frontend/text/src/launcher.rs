@@ -1,4 +1,4 @@
-//! The launcher: a process that starts helpers for a process that may not start programs.
+//! Launcher: a process that starts helpers for a process that may not start programs itself.
 //!
 //! ```text
 //! server ── pipes, channel ──▶ launcher ──fork──▶ watcher ──fork──▶ helper
@@ -6,10 +6,11 @@
 //!        ─── end of the channel ────────────────▶ watcher ──kill──▶ helper
 //! ```
 //!
-//! The launcher is a new process, so its memory has no prompts and no keys. It executes no file:
-//! helpers are copies of it. Each helper limits itself further ([`crate::helper`]).
+//! The launcher is a new process, so its memory contains no prompts and no keys. It executes no
+//! program file: helpers are forks of it. Each helper then limits itself further
+//! ([`crate::helper`]).
 //!
-//! Invariant: the launcher has one thread, so a copy of it is a whole program.
+//! Invariant: the launcher has only one thread, so a fork of it is a complete program.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::Shutdown;
@@ -24,38 +25,38 @@ use std::time::Duration;
 use ixc_sandbox::support::Support;
 use ixc_sandbox::{Role, SandboxError, files, filter, process};
 
-/// The argument that makes a program call [`serve`].
+/// First argument of a program that must call [`serve`].
 pub const LAUNCH_ARGUMENT: &str = "__launch-helpers";
-/// Variable that is set in a helper and in a launcher. A program that ignores its helper argument
-/// would start helpers without end; this variable stops it.
+/// Environment variable that is set in helpers and launchers. It stops a program that ignores its
+/// helper argument from starting further helpers without end.
 pub(crate) const HELPER_VARIABLE: &str = "IXC_RENDERING";
 
-/// Max length of a job's name.
+/// Maximum length of a job's name in bytes.
 const NAME_BYTES: usize = 64;
-/// Message that a launcher sends after it has set its limits.
+/// Message that a launcher sends when it has set its limits.
 const READY: &[u8] = b"ready";
-/// Max failures of the system in a row before the launcher ends.
+/// Maximum number of consecutive system failures before the launcher ends.
 const MAX_FAILURES: u32 = 100;
-/// Time between a failure of the system and the next attempt.
+/// Time between a system failure and the next attempt.
 const RETRY: Duration = Duration::from_millis(20);
-/// Number of descriptors of a helper: input, output, errors, channel.
+/// Number of descriptors that a helper gets: input, output, errors, channel.
 const DESCRIPTORS: usize = 4;
-/// Socket of a launcher.
+/// Descriptor of the launcher's socket to its server.
 const SOCKET: RawFd = libc::STDIN_FILENO;
 
-/// Socket to the launcher of this process.
+/// Socket to the launcher that this process has started.
 static LAUNCHER: OnceLock<OwnedFd> = OnceLock::new();
 
-/// A job of helpers.
+/// Task that a helper can perform.
 #[derive(Clone, Copy, Debug)]
 pub struct HelperJob {
-    /// Argument that selects the job.
+    /// Argument that selects the task.
     pub argument: &'static str,
-    /// Main function of the helper.
+    /// Main function of a helper with this task.
     pub main: fn() -> ExitCode,
 }
 
-/// A helper that the launcher started.
+/// Pipes and channel to a helper that the launcher started.
 #[derive(Debug)]
 pub(crate) struct LaunchedHelper {
     pub(crate) stdin: PipeWriter,
@@ -64,21 +65,21 @@ pub(crate) struct LaunchedHelper {
     pub(crate) channel: Channel,
 }
 
-/// Channel to a helper's watcher.
+/// Channel to the watcher process of a helper.
 #[derive(Debug)]
 pub(crate) struct Channel(UnixStream);
 
 impl Channel {
-    /// Kills the helper, unless it has ended.
+    /// Kills the helper, if it has not ended.
     pub(crate) fn kill(&self) {
-        // The watcher may have ended by itself.
+        // This fails if the watcher has already ended, which is fine.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Waits for the helper's end.
+    /// Waits until the helper has ended.
     ///
     /// # Errors
-    /// If the system started no helper.
+    /// If the system did not start the helper.
     pub(crate) fn wait(&self) -> io::Result<ExitStatus> {
         let mut status = [0; 4];
         (&self.0).read_exact(&mut status)?;
@@ -86,11 +87,11 @@ impl Channel {
     }
 }
 
-/// Starts a launcher, which then starts all helpers of this process. `program` calls [`serve`] if
-/// [`LAUNCH_ARGUMENT`] is its first argument.
+/// Starts a launcher, which then starts all helpers of this process. `program` must call [`serve`]
+/// if its first argument is [`LAUNCH_ARGUMENT`].
 ///
 /// # Errors
-/// If the system starts no process, or the launcher cannot limit itself.
+/// If the system does not start the process, or if the launcher cannot limit itself.
 pub fn start(program: &Path) -> io::Result<()> {
     let (own, other) = socket_pair()?;
     Command::new(program)
@@ -100,7 +101,7 @@ pub fn start(program: &Path) -> io::Result<()> {
         .stdin(other)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C is for the server, which then finishes its answers.
+        // Ctrl-C must reach only the server, which then finishes its answers.
         .process_group(0)
         .spawn()?;
     let mut answer = [0; READY.len()];
@@ -112,10 +113,10 @@ pub fn start(program: &Path) -> io::Result<()> {
     LAUNCHER.set(own).map_err(|_| io::Error::other("there are two launchers of helpers"))
 }
 
-/// Starts a helper for this job, if there is a launcher.
+/// Starts a helper for the task `job`; `None` if this process has no launcher.
 ///
 /// # Errors
-/// If the launcher has ended, or the system refuses pipes.
+/// If the launcher has ended, or if the system refuses pipes.
 pub(crate) fn launch(job: &str) -> Option<io::Result<LaunchedHelper>> {
     LAUNCHER.get().map(|launcher| {
         let (input, stdin) = io::pipe()?;
@@ -128,10 +129,11 @@ pub(crate) fn launch(job: &str) -> Option<io::Result<LaunchedHelper>> {
     })
 }
 
-/// Runs the launcher: starts a helper for each message until the other end of standard input is
-/// closed. Also returns in each helper, after its job. Call it before anything else is set up.
+/// Runs the launcher. It starts a helper for each message, until the other end of standard input is
+/// closed. In each helper, the function also returns, after the task. Call it before anything else
+/// is set up.
 pub fn serve(jobs: &[HelperJob]) -> ExitCode {
-    // The server decides when this process ends.
+    // These signals are ignored, because the server decides when this process ends.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD] {
         // SAFETY: ignores a signal. For SIGCHLD, the system then also reaps children.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -147,16 +149,16 @@ pub fn serve(jobs: &[HelperJob]) -> ExitCode {
         // SAFETY: this process has one thread, so its copy is a whole program.
         match unsafe { libc::fork() } {
             0 => return watch(request, jobs),
-            // The server sees that its channel is closed.
+            // If the fork fails, dropping the request closes the channel, which the server notices.
             _ => drop(request),
         }
     }
     ExitCode::SUCCESS
 }
 
-/// Returns the next valid request; `None` after the last one. A message that is no request is
-/// ignored. If memory is short, the launcher waits. Neither may end it, because the server needs
-/// it.
+/// Returns the next valid request; `None` when there are no more. Invalid messages are ignored. If
+/// the system lacks memory, the launcher waits and retries. Neither may end the launcher, because
+/// the server needs it.
 fn next_request(socket: RawFd) -> Option<LaunchRequest> {
     let mut failures = 0;
     loop {
@@ -173,21 +175,22 @@ fn next_request(socket: RawFd) -> Option<LaunchRequest> {
     }
 }
 
-/// Limits this process to starting helpers.
+/// Limits this process, so that it can only start helpers.
 fn limit_launcher() -> Result<(), SandboxError> {
     process::drop_all_capabilities()?;
     files::confine_all()?;
     if Support::of_kernel().seccomp { filter::install(Role::Launcher) } else { Ok(()) }
 }
 
-/// Request for a helper.
+/// Request to start a helper.
 struct LaunchRequest {
     job: Vec<u8>,
     pipes: [OwnedFd; DESCRIPTORS - 1],
     channel: UnixStream,
 }
 
-/// Starts a helper and waits for it; kills it if the channel is closed. Returns in the helper, too.
+/// Starts a helper, and waits until it has ended. Kills it if the channel is closed. In the helper,
+/// the function also returns.
 fn watch(request: LaunchRequest, jobs: &[HelperJob]) -> ExitCode {
     let LaunchRequest { job, pipes, mut channel } = request;
     // SAFETY: restores the default action, so that the helper's status is kept.
@@ -210,12 +213,12 @@ fn watch(request: LaunchRequest, jobs: &[HelperJob]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    // The server may be gone.
+    // This fails if the server has already ended, which is fine.
     let _ = channel.write_all(&status.to_le_bytes());
     ExitCode::SUCCESS
 }
 
-/// Runs a helper's job with its pipes as standard input, output and errors.
+/// Performs a helper's task, with the pipes as standard input, output and errors.
 fn help(job: &[u8], pipes: [OwnedFd; DESCRIPTORS - 1], jobs: &[HelperJob]) -> ExitCode {
     for (standard, pipe) in (0..).zip(&pipes) {
         // SAFETY: both are descriptors of this process, and no other code uses the standard ones.
@@ -223,17 +226,17 @@ fn help(job: &[u8], pipes: [OwnedFd; DESCRIPTORS - 1], jobs: &[HelperJob]) -> Ex
             return ExitCode::FAILURE;
         }
     }
-    // The job closes all other descriptors.
+    // The main function of the task closes all other descriptors.
     drop(pipes);
     let job = jobs.iter().find(|known| known.argument.as_bytes() == job);
     job.map_or(ExitCode::FAILURE, |job| (job.main)())
 }
 
-/// Waits until a helper has ended or the channel is closed, and then kills the helper.
+/// Waits until a helper has ended. If the channel is closed before, kills the helper.
 fn wait_or_end(helper: libc::pid_t, channel: &UnixStream) {
     // SAFETY: takes numbers only.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, helper, 0) };
-    // Kernels before 5.3 lack the call. There, limits alone end the helper.
+    // Kernels before 5.3 lack this call. There, only the helper's limits end it.
     let Ok(descriptor @ 0..) = RawFd::try_from(descriptor) else { return };
     // SAFETY: the system opened the descriptor for this function.
     let process = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -252,7 +255,7 @@ fn wait_or_end(helper: libc::pid_t, channel: &UnixStream) {
     }
 }
 
-/// Returns two connected sockets that keep the borders of messages.
+/// Returns two connected sockets that keep the boundaries of messages.
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut pair = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -264,7 +267,7 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).into())
 }
 
-/// Control data of a message with descriptors.
+/// Control data of a message that transfers descriptors.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
@@ -287,7 +290,8 @@ impl Control {
         Control { header, descriptors }
     }
 
-    /// Calls `transfer` with a message that has these bytes and this control data.
+    /// Calls `transfer` with a message that has these bytes and this control data. Returns the
+    /// number of bytes transferred.
     fn transfer(&mut self, bytes: &mut [u8], transfer: impl FnOnce(&mut libc::msghdr) -> isize) -> io::Result<usize> {
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: all bytes of a message's description may be zero: no address, no data.
@@ -301,7 +305,7 @@ impl Control {
     }
 }
 
-/// Sends a job's name with descriptors.
+/// Sends the name of a task, with descriptors.
 fn send(socket: &OwnedFd, name: &[u8], descriptors: [RawFd; DESCRIPTORS]) -> io::Result<()> {
     let mut name = name.to_vec();
     let sent = Control::new(descriptors).transfer(&mut name, |message| {
@@ -311,11 +315,11 @@ fn send(socket: &OwnedFd, name: &[u8], descriptors: [RawFd; DESCRIPTORS]) -> io:
     sent.map(drop)
 }
 
-/// Receives the next request; `None` after the last one.
+/// Receives the next request; `None` if the other end of the socket is closed.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] for a message without the descriptors of a request: a process
-/// with too many open files gets only some of them. The message is then gone.
+/// [`io::ErrorKind::InvalidData`] for a message that does not have all descriptors of a request.
+/// This also happens if this process has too many open files. The message is then lost.
 fn receive(socket: RawFd) -> io::Result<Option<LaunchRequest>> {
     let mut control = Control::new([-1; DESCRIPTORS]);
     control.header.cmsg_len = 0;
@@ -343,13 +347,13 @@ fn receive(socket: RawFd) -> io::Result<Option<LaunchRequest>> {
 mod tests {
     use super::*;
 
-    /// Sends a message with some copies of a descriptor.
+    /// Sends a message with `count` copies of a descriptor.
     fn send_some(socket: &OwnedFd, name: &[u8], descriptor: RawFd, count: usize) {
         let mut control = Control::new([descriptor; DESCRIPTORS]);
         let bytes = size_of::<RawFd>() * (DESCRIPTORS - count);
         control.header.cmsg_len -= bytes;
         let sent = control.transfer(&mut name.to_vec(), |message| {
-            // The length of control data is rounded up to whole words.
+            // The length of control data is in whole words of 8 bytes.
             message.msg_controllen -= if count == 0 { message.msg_controllen } else { bytes / 8 * 8 };
             // SAFETY: the message describes memory that outlives the call.
             unsafe { libc::sendmsg(socket.as_raw_fd(), message, libc::MSG_NOSIGNAL) }
@@ -369,7 +373,8 @@ mod tests {
         let request = next_request(launcher.as_raw_fd()).unwrap();
         assert_eq!(request.job, b"good");
         drop(request);
-        // The pipe ends, because the descriptors of the other messages were closed, too.
+        // Reading reaches the end of the pipe, because the receiver closed the descriptors of the
+        // invalid messages, too.
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
         drop(server);
         assert!(next_request(launcher.as_raw_fd()).is_none());

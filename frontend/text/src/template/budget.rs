@@ -1,45 +1,47 @@
-//! Resource limits of templates. The limits grow with the user's text, but not with the template.
+//! Resource limits for rendering templates. They grow with the user's text, but not with the
+//! template.
 
 use super::Conversation;
 
-/// Maximum length of a template's source, in bytes. The longest in use have about 20 KiB.
+/// Maximum length of a template's source in bytes. The longest templates in use have about 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 64 << 10;
 
-/// Stack of the rendering thread: four times the maximum need. Nesting is bounded by
-/// [`MAX_SOURCE_BYTES`] (chains of operators and branches) and by [`Budget::steps`] (lists in
-/// lists). The worst cases, in `render`'s tests, overflow 32 MiB and fit into 64 MiB in a debug
-/// build. Unused stack costs nothing.
+/// Size in bytes of the rendering thread's stack: four times the maximum need. [`MAX_SOURCE_BYTES`]
+/// bounds the nesting of operators and branches, and [`Budget::steps`] bounds lists in lists. The
+/// worst cases are in `render`'s tests. In a debug build, they overflow 32 MiB and fit into 64 MiB.
+/// Unused stack costs nothing.
 pub const STACK_BYTES: usize = 256 << 20;
 
-/// Processor time of a rendering process, in seconds. Real templates take milliseconds.
+/// Maximum processor time of a rendering process, in seconds. Real templates take milliseconds.
 pub const CPU_SECONDS: u64 = 2;
 
-/// Number of steps (instructions of the template engine) that any template may run.
+/// Number of steps (instructions of the template engine) that each rendering may run.
 const BASE_STEPS: u64 = 100_000;
-/// Number of further steps for each message; real templates use a few dozen.
+/// Number of additional steps for each message. Real templates use a few dozen for a message.
 const STEPS_PER_MESSAGE: u64 = 1_000;
-/// Further steps for each byte of the tools' schemas, which templates traverse and print as types.
-/// Of seventy templates, eight use more than one step, and all use fewer than eight.
+/// Number of additional steps for each byte of the tools' schemas, which some templates traverse to
+/// print them as types. Of seventy templates, eight use more than one step for a byte, and all use
+/// fewer than eight.
 const STEPS_PER_TOOL_BYTE: u64 = 8;
-/// Maximum number of steps: nesting of values grows with the steps, and must fit into
-/// [`STACK_BYTES`].
+/// Maximum number of steps. Values nest at most as deeply as the number of steps allows, and must
+/// fit into [`STACK_BYTES`].
 const MAX_STEPS: u64 = 1_000_000;
-/// Output bytes for any template.
+/// Number of output bytes that each rendering may write.
 const BASE_OUTPUT: u64 = 1 << 20;
-/// Memory for any template, in addition to its stack.
+/// Memory that each rendering may use, in addition to its stack, in bytes.
 const BASE_MEMORY: u64 = 48 << 20;
-/// Bytes of memory for each byte of input. During rendering there are several copies of it: the
-/// request as JSON and as values, slices, the output and its JSON.
+/// Number of additional bytes of memory for each byte of input. During rendering, the input exists
+/// in several copies: the request as JSON and as values, slices, the output and its JSON.
 const MEMORY_PER_INPUT_BYTE: u64 = 32;
 
-/// Limits for one conversation.
+/// Limits for rendering one conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Instructions of minijinja's virtual machine.
+    /// Maximum number of instructions of minijinja's virtual machine.
     pub steps: u64,
-    /// Output in bytes.
+    /// Maximum length of the output in bytes.
     pub output_bytes: u64,
-    /// Heap in bytes, in a rendering process.
+    /// Maximum heap in bytes, in a rendering process.
     pub memory_bytes: u64,
 }
 

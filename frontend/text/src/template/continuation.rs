@@ -1,31 +1,32 @@
-//! Prompts with an open last message, which the assistant's answer continues.
+//! Prompts whose last message is open: the assistant's answer continues it.
 //!
-//! Templates end each message with their own text, and some trim messages. A mark, which is a
-//! character without other use, is therefore put after the text to continue. The output of the
-//! template is cut off at the mark:
+//! Templates write their own text after each message, and some trim messages. A mark is therefore
+//! put after the text to continue; it is a character that occurs nowhere else. The template's
+//! output is cut off at the mark:
 //!
 //! ```text
-//! the last message  Once upon
-//! with a mark       Once upon?                                    ? is U+10FFFD
-//! rendered          <|im_start|>assistant\nOnce upon?<|im_end|>\n
-//! cut               <|im_start|>assistant\nOnce upon
+//! last message   Once upon
+//! with a mark    Once upon?                                    ? is the mark U+10FFFD
+//! rendered       <|im_start|>assistant\nOnce upon?<|im_end|>\n
+//! cut off        <|im_start|>assistant\nOnce upon
 //! ```
 //!
-//! The text before the message is therefore the template's own: an empty reasoning before an
-//! answer, or the channel of harmony. Some templates omit reasoning (DeepSeek R1) but open the
-//! reasoning of a new message; the message's reasoning is then appended to this. If the text
-//! appears twice or not at all, the place to continue is unknown, which is an error.
+//! Text before the message, such as empty reasoning or harmony's channel, is therefore what the
+//! template writes. Some templates omit the reasoning of a message (DeepSeek R1), but begin
+//! reasoning in a new message; the reasoning to continue is then appended to that. If the text to
+//! continue appears several times or not at all, its place is unknown, which is an error.
 
 use std::collections::HashSet;
 
 use super::{Conversation, TemplateError};
 use crate::chat::{Part, format_of};
 
-/// Characters without a meaning elsewhere: Unicode's last private plane.
+/// Characters that can serve as marks: Unicode's last private plane, whose characters have no
+/// meaning elsewhere.
 const MARKS: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 
-/// Renders a conversation with an open last message; `closed` renders one with a complete last
-/// message.
+/// Renders a conversation whose last message is open. `closed` renders a conversation whose last
+/// message is complete.
 pub(super) fn render(
     source: &str,
     conversation: &Conversation,
@@ -72,14 +73,14 @@ pub(super) fn render(
     }
 }
 
-/// Returns a character that no text of the template or the conversation contains.
+/// Returns a mark: a character that occurs neither in the template nor in the conversation.
 fn mark(source: &str, conversation: &Conversation) -> Option<char> {
     let mut taken = HashSet::new();
     let mut note = |text: &str| taken.extend(text.chars().filter(|c| MARKS.contains(c)));
     [source, &conversation.bos_token, &conversation.eos_token].into_iter().for_each(&mut note);
     conversation.messages.iter().for_each(|message| note(&message.role));
     conversation.variables.iter().for_each(|(name, _)| note(name));
-    // The copy is dropped; only its texts are examined.
+    // The mapped copy is not used; the closure only examines the texts.
     let _ = conversation.map_texts(|text| {
         note(text);
         String::new()

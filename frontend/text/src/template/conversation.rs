@@ -1,5 +1,5 @@
-//! Input of a template. Members have the same names as in Transformers. Messages have the form of
-//! OpenAI's interface, but a template gets arguments of calls as objects.
+//! Input of a chat template. Members have the same names as in transformers. Messages have the form
+//! of OpenAI's interface, except that templates get the arguments of calls as objects.
 
 use std::collections::BTreeSet;
 
@@ -11,34 +11,35 @@ use super::python;
 use super::{Json, TemplateError};
 use crate::chat::{self, Part, ToolCall};
 
-/// One turn of a conversation.
+/// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `developer`, `user`, `assistant`, `tool`, or another role of the template.
+    /// Role of the author: `system`, `developer`, `user`, `assistant`, `tool`, or another role that
+    /// the template knows.
     pub role: String,
-    /// Text of the message, or result of a tool.
+    /// Text of the message, or result of a tool call.
     pub content: String,
-    /// Reasoning of the assistant before the text.
+    /// Reasoning of the assistant, which precedes the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
     /// Tool calls of the assistant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Id of the call whose result this is.
+    /// Id of the call that produced this result, in a message of a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Name of a tool or a user.
+    /// Name of the tool or user that wrote the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 impl Message {
-    /// Returns a message.
+    /// Returns a message with a role and a text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    /// Returns whether the message has calls and no text.
+    /// Returns whether the message has calls, but no text.
     fn only_calls(&self) -> bool {
         self.content.is_empty() && !self.tool_calls.is_empty()
     }
@@ -51,8 +52,8 @@ impl Message {
             false => text,
         };
         let mut members = vec![("role", Value::from(&*self.role)), ("content", content)];
-        // Templates have different names for the reasoning: Qwen, GLM, Kimi and DeepSeek; then
-        // gpt-oss; then Solar and Cohere.
+        // Templates read the reasoning under different names. They are those of Qwen, GLM, Kimi and
+        // DeepSeek; of gpt-oss; and of Solar and Cohere.
         if let Some(reasoning) = &self.reasoning {
             members
                 .extend(["reasoning_content", "thinking", "reasoning"].map(|name| (name, Value::from(&**reasoning))));
@@ -67,27 +68,27 @@ impl Message {
     }
 }
 
-/// Minimum length of a text, in bytes, whose presence in a prompt proves that the prompt contains
-/// the message.
+/// Minimum length in bytes of a message's text whose presence in a prompt proves that the template
+/// printed the message.
 const MIN_PROOF_BYTES: usize = 32;
-/// See [`Conversation::with_marks`].
+/// Mark that [`Conversation::with_marks`] appends.
 pub(super) const MARK: &str = " [7f3a91c4]";
 
-/// Form in which a template gets the conversation.
+/// Form in which a template gets the conversation. Templates differ in what they accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConversationForm {
-    /// Whether arguments of calls are JSON text, which some templates concatenate with other text
-    /// (DeepSeek-V3, functionary). Otherwise they are values, as in transformers; invalid JSON
+    /// Whether arguments of calls are JSON text, because some templates concatenate them with other
+    /// text (DeepSeek-V3, functionary). Otherwise they are values, as in transformers; invalid JSON
     /// stays text.
     pub(super) text_arguments: bool,
-    /// Whether content is a list of one part, `[{"type": "text", "text": …}]`. Some templates of
-    /// vision models accept nothing else.
+    /// Whether the content of a message is a list with one part, `[{"type": "text", "text": …}]`.
+    /// Some templates of vision models accept nothing else.
     pub(super) content_in_parts: bool,
-    /// Whether a message with only calls has no content, as in OpenAI's interface: some
-    /// templates write calls only then. Otherwise it is an empty text, which other templates
-    /// concatenate.
+    /// Whether a message with calls and no text has no content, as in OpenAI's interface. Some
+    /// templates write calls only then. Otherwise the content is an empty text, because other
+    /// templates concatenate it.
     pub(super) no_content: bool,
-    /// Whether arguments that were cut off are reduced to their complete members.
+    /// Whether arguments that were cut off are reduced to the members that are complete.
     pub(super) whole_arguments: bool,
 }
 
@@ -105,34 +106,34 @@ fn call_value(call: &ToolCall, form: ConversationForm) -> Value {
     Value::from_pairs([("id", Value::from(&*call.id)), ("type", Value::from("function")), ("function", function)])
 }
 
-/// Input of a template.
+/// Conversation to render, with the tools and variables for the template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     /// Messages so far.
     pub messages: Vec<Message>,
-    /// Whether the prompt ends at the beginning of the assistant's answer.
+    /// Whether the prompt ends with the template's beginning of an assistant's answer.
     pub add_generation_prompt: bool,
-    /// Part of the last message that the answer continues, which then ends the prompt. That message
-    /// has no calls, and reasoning that continues has no content after it.
+    /// Part of the last message that the answer continues; the prompt then ends with that part.
+    /// Such a message has no calls, and no content if the part is reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued: Option<Part>,
-    /// Text of the BOS token, or empty.
+    /// Text of the BOS token; empty for models without one.
     pub bos_token: String,
-    /// Text of the EOS token, or empty.
+    /// Text of the EOS token; empty for models without one.
     pub eos_token: String,
-    /// Available tools, each `{"type": "function", "function": {"name": …, "description": …,
-    /// "parameters": …}}`.
+    /// Tools that the model may call, each as `{"type": "function", "function": {"name": …,
+    /// "description": …, "parameters": …}}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Json>,
-    /// Variables of some models' templates: `enable_thinking`, `reasoning_effort`,
-    /// `clear_thinking`.
+    /// Additional variables that the templates of some models read: `enable_thinking`,
+    /// `reasoning_effort`, `clear_thinking`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<(String, Json)>,
 }
 
 impl Conversation {
-    /// Replaces every text from outside of this program: all except roles, special tokens and names
-    /// of variables.
+    /// Replaces each text that comes from outside of this program. These are all texts except
+    /// roles, special tokens and names of variables.
     #[must_use]
     pub fn map_texts(&self, mut map: impl FnMut(&str) -> String) -> Conversation {
         let mut messages = self.messages.clone();
@@ -155,8 +156,8 @@ impl Conversation {
         Conversation { messages, tools, variables, ..self.clone() }
     }
 
-    /// Returns whether a text contains a user's message, or there are no user messages; `None` if
-    /// they are too short to decide.
+    /// Returns whether a text contains a user's message. Also true if there are no user messages.
+    /// `None` if it contains only messages that are too short to decide.
     pub(super) fn appears_in(&self, text: &str) -> Option<bool> {
         let users = self.messages.iter().filter(|message| message.role == "user");
         let texts: Vec<&str> = users.map(|message| message.content.trim()).filter(|text| !text.is_empty()).collect();
@@ -167,7 +168,7 @@ impl Conversation {
         })
     }
 
-    /// Returns a copy in which each user message ends with a unique mark.
+    /// Returns a copy in which a mark is appended to each user message.
     pub(super) fn with_marks(&self) -> Conversation {
         let mut marked = self.clone();
         for message in marked.messages.iter_mut().filter(|message| message.role == "user") {
@@ -176,14 +177,14 @@ impl Conversation {
         marked
     }
 
-    /// Returns a call's arguments if a text has them in Python's notation. This happens if a
-    /// template prints the arguments' values unchanged.
+    /// Returns the arguments of a call if a text has them in Python's notation. This happens if a
+    /// template prints the arguments' values without `tojson`.
     pub(super) fn arguments_shown_in(&self, text: &str) -> Option<&str> {
         let calls = self.messages.iter().flat_map(|message| &message.tool_calls);
         calls.map(|call| &*call.arguments).find(|arguments| {
             let value = Json::new(*arguments).and_then(|json| json.value());
             let shown = value.map(|value| python::text(&value)).unwrap_or_default();
-            // Short arguments are the same in both notations.
+            // Short arguments look the same in both notations, so they prove nothing.
             shown.len() > 2 && shown != **arguments && text.contains(&shown)
         })
     }
@@ -194,8 +195,8 @@ impl Conversation {
         calls.map(|call| &*call.arguments).any(|arguments| chat::whole_arguments(arguments).is_some())
     }
 
-    /// Counts the names of tools in a text, for tools that messages without text call. `None`
-    /// without such messages.
+    /// Counts how often a text contains the names of tools that messages without text call. `None`
+    /// if there are no such messages.
     pub(super) fn calls_named_in(&self, text: &str) -> Option<usize> {
         let calls = self.messages.iter().filter(|message| message.only_calls()).flat_map(|message| &message.tool_calls);
         let names: BTreeSet<&str> = calls.map(|call| &*call.name).filter(|name| !name.is_empty()).collect();
@@ -214,10 +215,11 @@ impl Conversation {
         self.messages.iter().map(message).sum::<u64>() + json.map(|json| json.as_str().len() as u64).sum::<u64>()
     }
 
-    /// Returns a template's variables.
+    /// Returns the variables of the template, in this form.
     pub(super) fn value(&self, form: ConversationForm) -> Result<Value, TemplateError> {
         let tools: Vec<Value> = self.tools.iter().map(Json::value).collect::<Result<_, _>>()?;
-        // The later of two variables with one name is used; the program's own variables come last.
+        // If two variables have the same name, the later one is used. The program's own variables
+        // come last.
         let mut members: Vec<(String, Value)> = Vec::new();
         for (name, value) in &self.variables {
             members.push((name.clone(), value.value()?));
@@ -228,7 +230,8 @@ impl Conversation {
             ("add_generation_prompt", self.add_generation_prompt.into()),
             ("bos_token", Value::from(&*self.bos_token)),
             ("eos_token", Value::from(&*self.eos_token)),
-            // Transformers always passes these; templates compare them with none.
+            // Transformers always passes these two variables, and templates compare them with
+            // `none`.
             ("tools", if tools.is_empty() { none() } else { tools.into() }),
             ("documents", none()),
         ];

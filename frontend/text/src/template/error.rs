@@ -5,12 +5,12 @@ use std::fmt;
 use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
-/// Limit on rendering.
+/// Limited resource of rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
-    /// Bytes of source.
+    /// Bytes of the template's source.
     Source,
-    /// Instructions.
+    /// Instructions of the template engine.
     Steps,
     /// Bytes of output.
     Output,
@@ -18,7 +18,7 @@ pub enum Limit {
     Memory,
     /// Bytes of native stack.
     Stack,
-    /// Seconds of processor time.
+    /// Processor time in seconds.
     Time,
 }
 
@@ -35,13 +35,13 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Reason why a template gave no text.
+/// Reason why a template produced no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum TemplateError {
-    /// The template needs more than a limit allows.
+    /// Rendering exceeds a limit.
     #[error("the chat template needs more than {allowed} {limit}")]
     Limit {
-        /// Kind of the limit.
+        /// Resource whose limit is exceeded.
         limit: Limit,
         /// Value of the limit.
         allowed: u64,
@@ -49,7 +49,7 @@ pub enum TemplateError {
     /// The template is invalid, or an operation in it failed.
     #[error("the chat template{}: {reason}", .line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Invalid {
-        /// Line of the template.
+        /// Line of the template, if known.
         line: Option<usize>,
         /// Reason why the template is invalid.
         reason: String,
@@ -60,13 +60,13 @@ pub enum TemplateError {
         /// Message of the template.
         message: String,
     },
-    /// The answer cannot continue the last message.
+    /// The answer cannot continue the conversation's last message.
     #[error("the answer cannot continue the last message: {reason}")]
     NotContinued {
-        /// Reason why it cannot.
+        /// Reason why it cannot be continued.
         reason: String,
     },
-    /// A tool, arguments or a variable are not JSON.
+    /// A tool, the arguments of a call or a variable is not valid JSON.
     #[error("input of the chat template is not JSON: {reason}")]
     Json {
         /// Fault and its position.
@@ -78,7 +78,7 @@ pub enum TemplateError {
         /// Error of the system.
         reason: String,
     },
-    /// The renderer ended without an answer.
+    /// The rendering process ended without an answer.
     #[error("cannot render the chat template: {reason}")]
     Failed {
         /// Cause of the failure.
@@ -87,10 +87,10 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
-            // The system refused to start the renderer.
+            // The system refused to start the rendering process.
             TemplateError::Start { .. } => Class::Io,
             TemplateError::Limit { .. }
             | TemplateError::Invalid { .. }

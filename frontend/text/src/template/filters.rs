@@ -1,11 +1,11 @@
-//! Filters and methods of Jinja and Python that minijinja lacks or implements differently.
+//! Filters and methods of Jinja and Python that minijinja lacks or implements in another way.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::python;
 
-/// Adds the filters and methods.
+/// Adds the filters and methods to the template engine.
 pub fn add_to(environment: &mut Environment<'_>) {
     environment.add_filter(CHARACTERS, characters);
     environment.add_filter("e", escape);
@@ -22,7 +22,8 @@ pub fn add_to(environment: &mut Environment<'_>) {
     });
 }
 
-/// `e`: escapes `<` and similar characters for HTML, with the entities of Python's markupsafe.
+/// Implements `e`, which escapes `<` and similar characters for HTML. The entities are those of
+/// Python's markupsafe.
 fn escape(value: &Value) -> Value {
     let text = python::text(value);
     let mut out = String::with_capacity(text.len());
@@ -39,8 +40,8 @@ fn escape(value: &Value) -> Value {
     Value::from_safe_string(if value.is_safe() { text } else { out })
 }
 
-/// `indent(text, width=4, first=False, blank=False)`: indents by a number of spaces or by a text.
-/// Each line ends in a line feed; one at the end of the text stays.
+/// Implements `indent(text, width=4, first=False, blank=False)`, where `width` is a number of
+/// spaces or a text. Each line ends with a line feed; a line feed at the end of the text stays.
 fn indent(
     text: &Value,
     width: Option<Value>,
@@ -70,9 +71,9 @@ fn indent(
     Ok(out)
 }
 
-/// Returns a number of spaces.
+/// Returns `width` spaces, or the text if `width` is a text.
 pub(super) fn spaces(width: &Value) -> Result<String, Error> {
-    /// Maximum indentation: the template may give any number.
+    /// Maximum width, because the template may state any number.
     const WIDEST: i64 = 256;
     let width =
         if width.kind() == ValueKind::Bool { i64::from(width.is_true()) } else { i64::try_from(width.clone())? };
@@ -82,7 +83,7 @@ pub(super) fn spaces(width: &Value) -> Result<String, Error> {
     Ok(" ".repeat(usize::try_from(width).unwrap_or(0)))
 }
 
-/// Splits a text into lines, including the text after the last line end: Python's `(text +
+/// Splits a text into lines, including the text after the last line end, like Python's `(text +
 /// "\n").splitlines()`.
 fn lines(text: &str) -> Vec<&str> {
     const ENDS: [char; 10] =
@@ -94,14 +95,14 @@ fn lines(text: &str) -> Vec<&str> {
         let end = after.chars().next().map_or(0, char::len_utf8);
         rest = after.strip_prefix("\r\n").unwrap_or(&after[end..]);
     }
-    // A carriage return at the end and the added line feed are one line end.
+    // A carriage return at the end of the text and the appended line feed are a single line end.
     if !(rest.is_empty() && text.ends_with('\r')) {
         lines.push(rest);
     }
     lines
 }
 
-/// `int(value, default=0, base=10)`.
+/// Implements `int(value, default=0, base=10)`.
 fn int(value: &Value, default: Option<Value>, base: Option<u32>, named: Kwargs) -> Result<Value, Error> {
     let default = default.map_or_else(|| named.get("default"), |default| Ok(Some(default)))?;
     let base = base.map_or_else(|| named.get("base"), |base| Ok(Some(base)))?.unwrap_or(10);
@@ -121,7 +122,7 @@ fn int(value: &Value, default: Option<Value>, base: Option<u32>, named: Kwargs) 
     Ok(found.or(default).unwrap_or_else(|| Value::from(0)))
 }
 
-/// `float(value, default=0.0)`.
+/// Implements `float(value, default=0.0)`.
 fn float(value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let default = default.map_or_else(|| named.get("default"), |default| Ok(Some(default)))?;
     named.assert_all_used()?;
@@ -134,7 +135,7 @@ fn float(value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, 
     Ok(found.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0)))
 }
 
-/// `items`: an undefined value has none.
+/// Implements `items`, which returns no items for an undefined value.
 fn items(value: &Value) -> Result<Value, Error> {
     match value.is_undefined() {
         true => Ok(Value::from(Vec::<Value>::new())),
@@ -142,7 +143,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `join(values, between="", attribute=None)`.
+/// Implements `join(values, between="", attribute=None)`.
 fn join(values: &Value, between: Option<Value>, attribute: Option<Value>, named: Kwargs) -> Result<String, Error> {
     let between = between.map_or_else(|| named.get("d"), |between| Ok(Some(between)))?;
     let attribute = attribute.map_or_else(|| named.get("attribute"), |attribute| Ok(Some(attribute)))?;
@@ -171,7 +172,7 @@ fn join(values: &Value, between: Option<Value>, attribute: Option<Value>, named:
     Ok(texts.join(&between))
 }
 
-/// `replace(text, old, new, count=None)`.
+/// Implements `replace(text, old, new, count=None)`.
 fn replace(text: &Value, old: &Value, new: &Value, count: Option<i64>, named: Kwargs) -> Result<String, Error> {
     let count = count.map_or_else(|| named.get("count"), |count| Ok(Some(count)))?;
     named.assert_all_used()?;
@@ -182,9 +183,10 @@ fn replace(text: &Value, old: &Value, new: &Value, count: Option<i64>, named: Kw
     })
 }
 
-/// Strips white space, or the given characters, from the ends of a text.
+/// Removes white space, or the given characters, from one or both ends of a text.
 fn strip<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool) -> &'t str {
-    // Python treats the last four characters as white space; Unicode does not.
+    // For Python, the last four of these characters are white space, too; for Unicode, they are
+    // not.
     let goes = |c: char| match characters {
         Some(characters) => characters.contains(c),
         None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
@@ -193,7 +195,7 @@ fn strip<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool) -
     if right { text.trim_end_matches(goes) } else { text }
 }
 
-/// Name of the filter that converts a text to a list of characters, and leaves other values
+/// Name of the filter that converts a text to a list of its characters. It leaves other values
 /// unchanged.
 pub(super) const CHARACTERS: &str = "characters_of_text";
 
@@ -204,10 +206,10 @@ fn characters(value: Value) -> Value {
     }
 }
 
-/// Name of the method that replaces [`reversed`](super::render) slices.
+/// Name of the method that replaces the slice `[::-1]` in templates (see [`super::render`]).
 pub(super) const REVERSED: &str = "reversed_slice";
 
-/// Calls Python's methods that minijinja-contrib lacks, then those that it has.
+/// Calls a method of Python on a value: first the methods here, then those of minijinja-contrib.
 pub fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let known = match value.as_str() {
         Some(text) => text_method(text, name, arguments)?,
@@ -227,12 +229,13 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
         let width = whole(0).and_then(|width| usize::try_from(width).ok()).unwrap_or(0).min(MOST_PADDED);
         let missing = width.saturating_sub(text.chars().count());
         let before = match (left, right) {
-            // Python puts the odd space at the end, or at the beginning if the width is odd.
+            // If the padding is odd, Python puts the additional space at the end, or at the
+            // beginning if the width is odd, too.
             (true, true) => missing / 2 + (missing & width & 1),
             (true, false) => missing,
             (false, _) => 0,
         };
-        // Python accepts only a single character.
+        // Python accepts only a single character here.
         let fill = words(1).filter(|fill| fill.chars().count() == 1).unwrap_or(" ");
         Some(Value::from([&*fill.repeat(before), text, &*fill.repeat(missing - before)].concat()))
     };
@@ -287,7 +290,7 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
     })
 }
 
-/// Maximum width of padded text: the template may give any number.
+/// Maximum width of a padded text, because the template may state any number.
 const MOST_PADDED: usize = 4096;
 
 fn other_method(value: &Value, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {

@@ -1,5 +1,6 @@
-//! Functions for templates of Hugging Face transformers, in addition to Jinja: `raise_exception`,
-//! `strftime_now`, and a `tojson` with the output of Python's `json.dumps(…, ensure_ascii=False)`.
+//! Functions that Hugging Face transformers gives to templates, in addition to Jinja:
+//! `raise_exception`, `strftime_now` and `tojson`. The output of `tojson` is that of Python's
+//! `json.dumps(…, ensure_ascii=False)`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +10,7 @@ use minijinja::{Error, ErrorKind};
 use super::filters::spaces;
 use super::python::{self, JsonStyle};
 
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+/// Implements `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let ascii = ascii.map_or_else(|| named.get("ensure_ascii"), |ascii| Ok(Some(ascii)))?;
     let indent = indent.map_or_else(|| named.get::<Option<Value>>("indent"), |indent| Ok(Some(indent)))?;
@@ -25,7 +26,7 @@ pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named:
         }),
     };
     let (between, behind_key) = match separators.filter(|separators| !separators.is_none()) {
-        // With indentation, lines must not end in a space.
+        // With indentation, each member is on its own line, so the comma has no space after it.
         None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
         Some(separators) => {
             let texts: Vec<Value> = separators.try_iter()?.collect();
@@ -40,24 +41,25 @@ pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named:
     style.write(value).map(Value::from).ok_or_else(|| invalid("cannot serialize to JSON"))
 }
 
-/// `from_json`: returns the value of a JSON text.
+/// Implements `from_json`, which returns the value of a JSON text.
 pub fn from_json(text: &str) -> Result<Value, Error> {
     let value = super::Json::new(text).and_then(|json| json.value());
     value.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
-/// `is iterable` as in Python: `none` is not, although minijinja treats it like an empty list.
+/// Implements `is iterable` as in Python. `none` is not iterable, although minijinja treats it like
+/// an empty list.
 pub fn is_iterable(value: &Value) -> bool {
     value.kind() == ValueKind::Iterable || is_sequence(value)
 }
 
-/// `is sequence` as in Python: a value with a length and elements, including texts and maps; in
-/// Jinja also an undefined value.
+/// Implements `is sequence` as in Python. It holds for values with a length and elements, including
+/// texts and maps, and, as in Jinja, for an undefined value.
 pub fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
 }
 
-/// `strftime_now(format)`: the current time in UTC, because a prompt should not reveal the
+/// Implements `strftime_now(format)`. The time is UTC, because a prompt should not reveal the
 /// machine's time zone.
 pub fn strftime_now(format: &str) -> Result<String, Error> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -80,7 +82,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Formats a time in seconds since 1970, UTC, like C's `strftime` in the C locale.
+/// Formats a time, given in seconds since 1970 in UTC, like C's `strftime` in the C locale.
 fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -97,7 +99,7 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
             out.push(c);
             continue;
         }
-        // A hyphen as in `%-d` means no padding.
+        // A hyphen, as in `%-d`, means that the number is not padded.
         let mut code = chars.next();
         let bare = code == Some('-');
         if bare {
@@ -137,14 +139,14 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Returns the days from 1970-01-01 to the first of January of a later year.
+/// Returns the number of days from 1970-01-01 to January 1 of a later year.
 fn days_before(year: u64) -> u64 {
     let leaps = |year: u64| year / 4 - year / 100 + year / 400;
     (year - 1970) * 365 + leaps(year - 1) - leaps(1969)
 }
 
-/// Returns year, month and day of a day after 1970-01-01 (Howard Hinnant, "chrono-compatible
-/// low-level date algorithms").
+/// Returns the year, month and day for a number of days since 1970-01-01 (Howard Hinnant,
+/// "chrono-compatible low-level date algorithms").
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn strftime_as_in_c() {
-        // date -u -d @1709214245: Thu Feb 29 13:44:05 UTC 2024
+        // Output of `date -u -d @1709214245`: Thu Feb 29 13:44:05 UTC 2024
         let at = |format| strftime(format, 1_709_214_245).unwrap();
         assert_eq!(at("%d %b %Y"), "29 Feb 2024");
         assert_eq!(at("%A %B %-d, %I:%M %p %j %y %F %T"), "Thursday February 29, 01:44 PM 060 24 2024-02-29 13:44:05");

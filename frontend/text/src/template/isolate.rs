@@ -1,5 +1,5 @@
-//! Rendering in a helper process: JSON on standard input and output, with limits that the system
-//! enforces.
+//! Rendering in a helper process. The request and the answer are JSON on standard input and output,
+//! and the system enforces limits.
 
 use std::io;
 use std::path::Path;
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 use super::{Budget, CPU_SECONDS, Conversation, Limit, STACK_BYTES, TemplateError, render as in_process};
 use crate::helper::{self, Death, Limits};
 
-/// The argument that makes a program call [`serve_render_request`].
+/// First argument of a program that must call [`serve_render_request`].
 pub const RENDER_ARGUMENT: &str = "__render-chat-template";
 
-/// Maximum number of an answer's bytes for a byte of its text. JSON escapes a control character
-/// with six bytes.
+/// Maximum number of bytes in the helper's JSON for each byte of rendered text. JSON escapes a
+/// control character with six bytes.
 const ANSWER_BYTES_PER_OUTPUT_BYTE: u64 = 6;
-/// Allowance for short answers and errors.
+/// Number of additional bytes for the helper's answer, for short texts and errors.
 const ANSWER_BYTES: u64 = 16 << 10;
 
-/// Request to a helper.
+/// Request to a rendering process.
 #[derive(Serialize, Deserialize)]
 struct Request {
     source: String,
     conversation: Conversation,
 }
 
-/// Renders in a helper.
+/// Renders a conversation in a helper process.
 pub fn render(program: &Path, source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     let budget = Budget::for_conversation(conversation);
     let failed =
@@ -39,7 +39,7 @@ pub fn render(program: &Path, source: &str, conversation: &Conversation) -> Resu
     serde_json::from_slice(&answer).unwrap_or_else(|error| Err(failed("answer", &error)))
 }
 
-/// A helper's death, as an error of a template.
+/// Converts the death of a helper to an error of rendering.
 fn death_error(death: Death, budget: Budget) -> TemplateError {
     let limit = |limit, allowed| TemplateError::Limit { limit, allowed };
     match death {
@@ -51,8 +51,8 @@ fn death_error(death: Death, budget: Budget) -> TemplateError {
     }
 }
 
-/// Runs the main function of the helper. Call it before anything else is set up, if
-/// [`RENDER_ARGUMENT`] is the first argument.
+/// Runs the helper's side. Call it before anything else is set up, if the first argument is
+/// [`RENDER_ARGUMENT`].
 pub fn serve_render_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let request: Request = serde_json::from_slice(request)?;

@@ -1,5 +1,6 @@
-//! JSON from outside: tools, arguments of calls, variables. It is kept as text. The order of keys
-//! and the digits of numbers thus do not change, even on the way to a rendering process.
+//! JSON values from outside of this program: tools, arguments of calls, variables. They are kept as
+//! text. The order of keys and the digits of numbers therefore do not change, even on the way to a
+//! rendering process.
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::TemplateError;
 use crate::chat;
 
-/// A JSON value as text; it is valid unless it comes from an untrusted plan or request.
+/// JSON value, kept as text. The text is valid, except possibly in an untrusted plan or request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(String);
 
 impl Json {
-    /// Checks and wraps a JSON text.
+    /// Checks that a text is JSON, and wraps it.
     ///
     /// # Errors
     /// [`TemplateError::Json`] if it is invalid, or nested deeper than 127 levels.
@@ -26,12 +27,12 @@ impl Json {
         Ok(json)
     }
 
-    /// Returns the text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Replaces each string in the value, including keys.
+    /// Applies `map` to each string in the value, including keys.
     #[must_use]
     pub fn map_texts(&self, mut map: impl FnMut(&str) -> String) -> Json {
         let mut out = String::with_capacity(self.0.len());
@@ -56,12 +57,12 @@ impl Json {
         Json(out)
     }
 
-    /// Returns a value without members.
+    /// Returns the value as serde_json reads it.
     fn plain(&self) -> Value {
         Element.deserialize(&mut serde_json::Deserializer::from_str(&self.0)).unwrap_or_default()
     }
 
-    /// Returns the value for a template.
+    /// Returns the value in the template engine's type.
     pub(super) fn value(&self) -> Result<Value, TemplateError> {
         let failed = |error: serde_json::Error| TemplateError::Json { reason: error.to_string() };
         let mut reader = serde_json::Deserializer::from_str(&self.0);
@@ -71,7 +72,7 @@ impl Json {
     }
 }
 
-/// Maximum digits of a 64-bit integer.
+/// Maximum number of digits of an integer that surely fits in 64 bits.
 const LONGEST_NUMBER: usize = 19;
 
 /// Returns whether a text has numbers that may not fit in 64 bits.
@@ -79,8 +80,8 @@ fn has_long_numbers(text: &str) -> bool {
     text.as_bytes().split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() >= LONGEST_NUMBER)
 }
 
-/// Returns a valid value with all digits of its integers, up to 128 bits. Nesting is bounded,
-/// because the text was read before.
+/// Returns a valid value. Integers of up to 128 bits keep all digits. Nesting is bounded, because
+/// the text was parsed before.
 fn exact(text: &str) -> Value {
     let text = text.trim();
     match text.as_bytes().first() {
@@ -97,7 +98,7 @@ fn exact(text: &str) -> Value {
     }
 }
 
-/// Deserializer of a JSON value; `serde_json` limits its depth.
+/// Deserializer of a JSON value. `serde_json` limits its nesting.
 struct Element;
 
 impl<'de> DeserializeSeed<'de> for Element {

@@ -1,8 +1,9 @@
-//! Conversation formats that many models share, for model files without a template: a table, and a
-//! Jinja source for each row.
+//! Conversation formats that many models share, for model files without a template. The table has a
+//! Jinja source for each format.
 //!
-//! The sources refer to the description of each format. Roles are `system`, `user` and `assistant`.
-//! Formats without a system message put it before the first user message, as their authors do.
+//! The sources have links to the descriptions of the formats. Roles are `system`, `user` and
+//! `assistant`. Formats without system messages put the text of a system message before the first
+//! user message, as their authors do.
 //!
 //! ```
 //! use ixc_text::template::{Conversation, Message, known};
@@ -14,12 +15,12 @@
 
 use super::ChatTemplate;
 
-/// Conversation format.
+/// Conversation format in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownFormat {
-    /// Name of the format, which is llama.cpp's if it has the format.
+    /// Name of the format. It is llama.cpp's name if llama.cpp has the format.
     pub name: &'static str,
-    /// Models that use the format.
+    /// Models that were trained with the format.
     pub models: &'static str,
     source: &'static str,
 }
@@ -62,7 +63,7 @@ known! {
     "zephyr":     "Zephyr, StableLM 2, TinyLlama";
 }
 
-/// Returns the format with this name.
+/// Returns the format with this name, if it exists.
 pub fn find(name: &str) -> Option<&'static KnownFormat> {
     KNOWN.iter().find(|known| known.name == name)
 }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
     use crate::template::{Conversation, Message};
 
-    /// Text of one conversation in every format, with the special tokens `<s>` and `</s>`.
+    /// Tests one conversation in each format, with the special tokens `<s>` and `</s>`.
     #[test]
     fn known_formats_match_their_published_form() {
         let expected = [

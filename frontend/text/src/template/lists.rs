@@ -1,8 +1,8 @@
-//! Mutable lists. Lists of minijinja are immutable, but templates keep queues in a namespace:
-//! `ns.ids.append(id)`, `ns.ids.pop(0)`.
+//! Mutable lists for templates. Lists of minijinja are immutable, but templates keep lists in a
+//! namespace and change them: `ns.ids.append(id)`, `ns.ids.pop(0)`.
 //!
-//! A list passed to `namespace` becomes a [`List`]. It accepts only values that contain no other
-//! values, so that no list can contain itself.
+//! A list that is passed to `namespace` becomes a [`List`]. A [`List`] accepts only values that
+//! contain no other values, so that no list can contain itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,7 +61,7 @@ impl Object for List {
     }
 }
 
-/// `namespace(…)` with mutable lists.
+/// Implements `namespace(…)`, whose lists are mutable.
 pub fn namespace(values: Option<ValueOrKwargs>) -> Result<Value, Error> {
     let Some(values) = values.map(ValueOrKwargs::into_value) else { return functions::namespace(None) };
     if values.kind() != ValueKind::Map {

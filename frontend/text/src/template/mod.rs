@@ -1,41 +1,43 @@
-//! Chat templates: a conversation to the prompt text that a model was trained on.
+//! Chat templates, which convert a conversation to the prompt text that a model was trained on.
 //!
-//! A template is a Jinja program from a model file, and untrusted. Rendering has these limits:
+//! A template is a Jinja program from a model file, so it is untrusted. Rendering has these limits:
 //!
 //! | resource | limit | enforced by |
 //! | --- | --- | --- |
 //! | source | [`MAX_SOURCE_BYTES`] | check before parsing |
-//! | steps | [`Budget::steps`] for each rendering; there are at most six | minijinja's fuel |
-//! | output | [`Budget::output_bytes`] | a writer that refuses |
-//! | native stack | [`STACK_BYTES`] | own thread; the deepest nesting fits (`render`'s tests) |
+//! | steps | [`Budget::steps`] for each of at most six renderings | minijinja's fuel |
+//! | output | [`Budget::output_bytes`] | a writer that refuses more bytes |
+//! | native stack | [`STACK_BYTES`] | a separate thread, in which the deepest nesting fits |
 //! | memory | [`Budget::memory_bytes`] | **child process only** (`RLIMIT_DATA`, `RLIMIT_AS`) |
 //! | processor time | [`CPU_SECONDS`] | **child process only** (`RLIMIT_CPU`) |
 //!
-//! Fuel limits neither memory nor time. Executing `s = s ~ s` forty times takes two hundred steps
-//! and a terabyte. A source of 64 KiB of `-` takes half a minute to parse. Minijinja cannot limit
-//! either, and a Rust process aborts if it runs out of memory. [`ChatTemplate::render_isolated`]
-//! therefore renders untrusted templates in a process that may die.
+//! Fuel limits neither memory nor time. Running `s = s ~ s` forty times takes two hundred steps,
+//! but needs a terabyte. Parsing a source of 64 KiB of `-` takes half a minute. Minijinja can limit
+//! neither of these, and a Rust process aborts when it has no more memory.
+//! [`ChatTemplate::render_isolated`] therefore renders untrusted templates in a process that may
+//! die.
 //!
-//! The helper is any program that calls [`serve_render_request`] when it is started with
-//! [`RENDER_ARGUMENT`], usually `ixc` itself ([`own_program`]). It opens no file and has only three
-//! pipes as descriptors. In any case, the caller gets text or a [`TemplateError`].
-//! [`ChatTemplate::render`] runs in this process and has the other limits.
+//! The helper process can be any program that calls [`serve_render_request`] when its first
+//! argument is [`RENDER_ARGUMENT`], usually `ixc` itself ([`own_program`]). The helper opens no
+//! file, and has only three pipes as descriptors. Whatever happens, the caller gets text or a
+//! [`TemplateError`]. [`ChatTemplate::render`] renders in this process, and has the limits except
+//! memory and time.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `budget` | limits |
-//! | `render` | configuration of minijinja, on its own thread |
-//! | `functions` | functions of Hugging Face: `tojson`, `strftime_now`, `raise_exception` |
+//! | `budget` | limits of rendering |
+//! | `render` | rendering with minijinja, on its own thread |
+//! | `functions` | functions of transformers: `tojson`, `strftime_now`, `raise_exception` |
 //! | `filters` | filters and methods of Jinja and Python |
 //! | `python` | values in Python's notation |
-//! | `lists` | lists in a namespace that templates append to |
-//! | `json` | tools, arguments and variables |
-//! | `conversation` | input of a template |
-//! | `continuation` | a last message that the answer continues |
+//! | `lists` | mutable lists for templates |
+//! | `json` | JSON values from outside: tools, arguments and variables |
+//! | `conversation` | input of a template: messages, tools and variables |
+//! | `continuation` | prompts whose last message the answer continues |
 //! | `tools_in_prompt` | descriptions of tools as text, for templates without tools |
 //! | [`known`] | formats that many models share, for files without a template |
-//! | `isolate` | the rendering process, both ends |
-//! | `error` | errors |
+//! | `isolate` | rendering in a helper process |
+//! | `error` | errors of rendering |
 //!
 //! ```
 //! use ixc_text::template::{ChatTemplate, Conversation, Message};
@@ -69,16 +71,16 @@ pub use isolate::{RENDER_ARGUMENT, serve_render_request};
 pub use json::Json;
 pub use tools_in_prompt::Demand;
 
-/// Source of a chat template. It is parsed during rendering, because the parser needs its limits,
-/// too.
+/// Source of a chat template. It is parsed only when it is rendered, because parsing needs the
+/// limits, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
     source: String,
 }
 
 impl ChatTemplate {
-    /// Returns a template from its source, or from the name of a known format, which some files
-    /// have instead.
+    /// Returns the template with this source. Some files have the name of a known format instead of
+    /// a source.
     ///
     /// # Errors
     /// [`TemplateError::Limit`] for [`Limit::Source`].
@@ -94,8 +96,8 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Renders in this process, on its own thread. Memory and time are not limited, so the template
-    /// must come from a trusted source.
+    /// Renders in this process, on a separate thread. Memory and time are not limited, so the
+    /// template must come from a trusted source.
     ///
     /// # Errors
     /// [`TemplateError`].
@@ -103,11 +105,11 @@ impl ChatTemplate {
         continuation::render(&self.source, conversation, |closed| render::render(&self.source, closed))
     }
 
-    /// Renders in a helper process, with all limits. `helper`, started with [`RENDER_ARGUMENT`],
-    /// must call [`serve_render_request`].
+    /// Renders in a helper process, with all limits. The program `helper` must call
+    /// [`serve_render_request`] when its first argument is [`RENDER_ARGUMENT`].
     ///
     /// # Errors
-    /// [`TemplateError`], even if the template killed the process.
+    /// [`TemplateError`], also if the template killed the helper process.
     pub fn render_isolated(&self, helper: &Path, conversation: &Conversation) -> Result<String, TemplateError> {
         continuation::render(&self.source, conversation, |closed| isolate::render(helper, &self.source, closed))
     }

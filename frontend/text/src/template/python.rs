@@ -1,14 +1,14 @@
-//! Values in Python's notation: `str` for `{{ value }}`, `string` and `join`, `repr` for their
-//! elements, and `json.dumps`.
+//! Values in Python's notation. `str` is for `{{ value }}`, `string` and `join`; `repr` is for
+//! elements of lists and maps; `json.dumps` is for `tojson`.
 //!
-//! Differences to minijinja are numbers (`1e+20`, not `100000000000000000000.0`), characters that
-//! are not shown (`'\u2028'`), and the options of `tojson` in transformers.
+//! The differences from minijinja are numbers (`1e+20`, not `100000000000000000000.0`), characters
+//! that Python escapes (`'\u2028'`), and the options of `tojson` in transformers.
 
 use std::fmt::{self, Write};
 
 use minijinja::value::{Value, ValueKind};
 
-/// Decimal exponents of numbers that Python writes without exponent: `float.__repr__`.
+/// Decimal exponents of the numbers that Python's `float.__repr__` writes without an exponent.
 const PLAIN_EXPONENTS: std::ops::Range<i32> = -4..16;
 
 /// Returns the result of `str(value)`.
@@ -18,7 +18,7 @@ pub fn text(value: &Value) -> String {
     out
 }
 
-/// Writes the result of `str(value)`; an undefined value is empty.
+/// Writes the result of `str(value)`. An undefined value gives an empty text.
 pub fn write_text(out: &mut dyn Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(text) => out.write_str(text),
@@ -41,7 +41,8 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
                 write_repr(out, &element)?;
                 count += 1;
             }
-            // `(1,)`: parentheses around a single value do not make a tuple.
+            // A tuple with one element needs a comma, `(1,)`, as parentheses alone do not make a
+            // tuple.
             out.write_str(if value.is_tuple() && count == 1 { "," } else { "" })?;
             out.write_char(close)
         }
@@ -64,12 +65,12 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
         | ValueKind::Invalid => {
             write!(out, "{value}")
         }
-        // The enumeration is non-exhaustive.
+        // This arm is required, because minijinja's enum is non-exhaustive.
         _ => write!(out, "{value}"),
     }
 }
 
-/// Returns a number that is not an integer type.
+/// Returns the value as a float; `None` for integers and other types.
 fn as_float(value: &Value) -> Option<f64> {
     (!value.is_integer()).then(|| f64::try_from(value.clone()).ok())?
 }
@@ -81,7 +82,7 @@ fn write_number(out: &mut dyn Write, value: &Value) -> fmt::Result {
     }
 }
 
-/// Returns the `repr` of a float: the fewest digits that identify it.
+/// Returns the `repr` of a float: the fewest digits that identify the number.
 pub fn float(number: f64) -> String {
     if !number.is_finite() {
         let sign = if number < 0.0 { "-" } else { "" };
@@ -91,14 +92,15 @@ pub fn float(number: f64) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if PLAIN_EXPONENTS.contains(&exponent) {
-        // `{:?}` also prints `.0` after whole numbers, like Python.
+        // Like Python, `{:?}` prints `.0` after whole numbers.
         return format!("{number:?}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Writes a text with Python's quotes: `'`, unless the text contains `'` and no `"`.
+/// Writes a text in Python's quotation marks. These are `'`, unless the text contains `'` but no
+/// `"`.
 fn write_quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.write_char(quote)?;
@@ -120,23 +122,23 @@ fn write_quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// Returns whether Python shows a character unchanged. Control, format, private and unassigned
-/// characters are escaped, and separators except the space. Rust's `Debug` of texts escapes the
-/// same characters, and also marks at the beginning.
+/// Returns whether Python prints a character unchanged. Python escapes control, format, private and
+/// unassigned characters, and separators except the space. Rust's `Debug` of a text escapes the
+/// same characters, and also marks at its beginning.
 fn is_shown(c: char) -> bool {
     (' '..='~').contains(&c) || format!("a{c}").escape_debug().nth(1) == Some(c)
 }
 
-/// Style of JSON: the options of `json.dumps`.
+/// Options of `json.dumps`.
 #[derive(Clone, Debug)]
 pub struct JsonStyle {
     /// Whether non-ASCII characters are escaped.
     pub ascii: bool,
-    /// Indentation of each level, with members on separate lines.
+    /// Text that indents each level; members are then on separate lines. `None` means one line.
     pub indent: Option<String>,
-    /// Separator of members.
+    /// Text between two members.
     pub between: String,
-    /// Separator after a key.
+    /// Text between a key and its value.
     pub behind_key: String,
     /// Whether members are sorted by key.
     pub sorted: bool,
@@ -235,7 +237,7 @@ impl JsonStyle {
     }
 }
 
-/// Returns a number in Python's JSON, which has names for NaN and infinities.
+/// Returns a number in Python's JSON, in which NaN and infinities have names.
 fn number(value: &Value) -> String {
     match as_float(value) {
         Some(number) if number.is_nan() => "NaN".to_owned(),
@@ -249,7 +251,7 @@ fn number(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// `python3 -c "print(repr(…))"`.
+    /// Tests floats against the output of `python3 -c "print(repr(…))"`.
     #[test]
     fn floats_print_like_python_repr() {
         let cases = [

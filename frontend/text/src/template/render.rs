@@ -1,5 +1,5 @@
-//! Rendering in this process: minijinja, configured like Jinja in transformers, on a thread with a
-//! stack for the worst case.
+//! Rendering in this process. Minijinja is configured like Jinja in transformers, and runs on a
+//! thread whose stack suffices for the worst case.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +14,18 @@ use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson
 use super::lists::namespace;
 use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError, filters, python};
 
-/// Maximum length of an error text.
+/// Maximum length of an error text in characters.
 const MAX_REASON_CHARS: usize = 400;
 
-/// Renders within the conversation's budget, except memory and time.
+/// Renders a conversation within its budget, except for the limits of memory and time.
 pub fn render(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     let failed = |reason: String| TemplateError::Failed { reason };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
         let running = thread.spawn_scoped(scope, || render_here(source, conversation));
         let running = running.map_err(|error| failed(format!("no thread for it: {error}")))?;
-        // Values and the syntax tree were dropped on that thread: dropping nests as deeply as
-        // building.
+        // Values and the syntax tree are dropped on that thread, too, because dropping them
+        // recurses as deeply as building them.
         running.join().unwrap_or_else(|_| Err(failed("the renderer panicked".to_owned())))
     })
 }
@@ -81,13 +81,14 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     let mut form = ConversationForm::default();
     let mut usual = rendered(form);
     let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
-    // Answers that were cut off have incomplete arguments, which templates cannot traverse.
+    // If an answer was cut off, its calls have incomplete arguments, which templates cannot
+    // traverse.
     if has_calls && matches!(usual, Err(TemplateError::Invalid { .. })) && conversation.has_cut_arguments() {
         form.whole_arguments = true;
         usual = rendered(form);
     }
-    // Some templates concatenate arguments with text, or print them unchanged: these need arguments
-    // as text.
+    // Some templates concatenate arguments with text, or print them without `tojson`. They need
+    // arguments as text.
     let takes_text = match &usual {
         Err(TemplateError::Invalid { .. }) => has_calls.then_some(""),
         Ok(text) => conversation.arguments_shown_in(text),
@@ -101,17 +102,18 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
             (form, usual) = (with_text, Ok(text));
         }
     }
-    // A short text may occur in any prompt by chance, so a longer mark is searched instead.
+    // A short message may occur in any prompt by chance, so a mark is searched instead.
     let says = |text: &str, form: ConversationForm| {
         let marked = || rendered_of(&conversation.with_marks(), form).is_ok_and(|text| text.contains(MARK));
         conversation.appears_in(text).unwrap_or_else(marked)
     };
-    // Some templates need content as a list of parts, and omit plain text.
+    // Some templates need content as a list of parts. They omit content that is a text.
     let in_parts = || {
         let in_parts = ConversationForm { content_in_parts: true, ..form };
         rendered(in_parts).ok().filter(|text| says(text, in_parts))
     };
-    // Other templates write calls only without content, and omit them if it is an empty text.
+    // Other templates write calls only if a message has no content, and omit them if the content is
+    // an empty text.
     let with_calls = |usual: &str| {
         let count = conversation.calls_named_in(usual).filter(|_| source.contains("none"))?;
         let no_content = ConversationForm { no_content: true, ..form };
@@ -127,13 +129,14 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     }
 }
 
-/// Omits the line break and the indentation of a block: `trim_blocks=True, lstrip_blocks=True`.
+/// Returns a syntax in which the line break after a block tag and the indentation before it are
+/// omitted: `trim_blocks=True, lstrip_blocks=True`.
 fn white_space_of_transformers() -> Result<SyntaxConfig, TemplateError> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     syntax.map_err(|error| TemplateError::Failed { reason: error.to_string() })
 }
 
-/// Returns whether the steps ran out, here or in a macro.
+/// Returns whether an error means that the steps are used up, here or in a macro.
 fn is_out_of_fuel(error: &Error) -> bool {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     causes.filter_map(|cause| cause.downcast_ref::<Error>()).any(|error| error.kind() == ErrorKind::OutOfFuel)
@@ -146,13 +149,13 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// Returns a template's message in a form for terminals: shortened, without control characters.
+/// Returns a template's message in a form for terminals: shortened, and without control characters.
 fn shorten_message(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
     text.chars().take(MAX_REASON_CHARS).map(escaped).collect()
 }
 
-/// Writer that collects output up to a limit.
+/// Writer that keeps its output, up to a limit.
 struct CappedWriter {
     bytes: Vec<u8>,
     limit: u64,
@@ -175,10 +178,10 @@ impl Write for CappedWriter {
 }
 
 /// Rewrites a template for minijinja. `{% generation %} … {% endgeneration %}` marks the
-/// assistant's text for training; a condition that always holds renders the same, with the tag's
-/// white-space control. `[::-1]` becomes a method, because minijinja makes no slice of an empty
-/// list. If a template asks for the last element, loops traverse the characters of a text as a
-/// list. The reason is that minijinja does not know the length of a text.
+/// assistant's text for training; it becomes a condition that always holds, with the same
+/// white-space control. The slice `[::-1]` becomes a method, because minijinja cannot slice an
+/// empty list in this way. Minijinja does not know the length of a text that a loop iterates over.
+/// In templates that ask for the last element, such loops iterate over a list of characters.
 fn with_known_tags(source: &str) -> Cow<'_, str> {
     const BACKWARDS: &str = "[::-1]";
     const LENGTH_VARIABLES: [&str; 3] = ["loop.last", "loop.length", "loop.revindex"];
@@ -215,8 +218,8 @@ fn with_known_tags(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Rewrites the tag of a loop so that it iterates over a list in place of a text. Returns `None`
-/// for other tags, and for loops that skip elements.
+/// Rewrites the tag of a loop, so that it iterates over a list of characters instead of a text.
+/// Returns `None` for other tags, and for loops that filter elements.
 fn through_lists(inside: &str) -> Option<String> {
     let body = inside.trim_matches(['-', '+']);
     let (names, through) = body.trim_start().strip_prefix("for ")?.split_once(" in ")?;
@@ -281,7 +284,7 @@ mod tests {
             text("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}"),
             "system"
         );
-        // The last character of a text is also recognised.
+        // `loop.last` must also hold for the last character of a text.
         let last = "{{ c }}{{ '.' if loop.last else ',' }}{{ loop.length }}{%- endfor %}";
         for (through, expected) in [
             ("'aé'", "a,2é.2"),
@@ -352,11 +355,12 @@ mod tests {
 
     type Around = fn(String) -> String;
 
-    /// Verifies [`STACK_BYTES`]: every nested construct, as deep as source and steps allow.
+    /// Tests that [`STACK_BYTES`] suffices for each nested construct, at the maximum depth that
+    /// source and steps allow.
     #[test]
     fn the_deepest_templates_do_not_overflow_the_stack() {
         // Folding a chain of unary operators takes quadratic time, so `-` is tested with a shorter
-        // chain. The maximum length takes half a minute, and also fits into 64 MiB.
+        // chain. A chain of the maximum length takes half a minute, and also fits into 64 MiB.
         let fill = |unit: &str, around: Around| {
             let bytes = if unit == "-" { MAX_SOURCE_BYTES / 16 } else { MAX_SOURCE_BYTES - 100 };
             around(unit.repeat(bytes / unit.len()))
@@ -389,7 +393,8 @@ mod tests {
             assert!(source.len() <= MAX_SOURCE_BYTES);
             let _text_or_error = render(&source, &conversation());
         }
-        // Values nest by steps, and are then shown, written, compared and dropped.
+        // Each step nests a value one level deeper. The values are then printed, written as JSON,
+        // compared and dropped.
         let mut long = conversation();
         long.messages = vec![Message::new("user", ""); 1000];
         for deep in [

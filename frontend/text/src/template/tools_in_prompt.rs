@@ -1,23 +1,25 @@
-//! Descriptions of tools as text, for templates without tools, or with an unknown format of calls.
+//! Descriptions of tools as text in a message, for templates that have no tools, or that have a
+//! format of calls that cannot be parsed.
 //!
 //! ```text
 //! system  Be brief.            Be brief.
 //!                              Call the tools that the answer needs, and write nothing else. …
 //! ```
 //!
-//! The words follow the system message, or precede the first user message, where each template
-//! writes them. The descriptions of tools are values, like the text of messages.
+//! The description is appended to the system message, or put before the first user message,
+//! wherever the template prints these. Names and schemas of tools are untrusted values, like the
+//! text of messages.
 
 use serde_json::Value;
 
 use super::{Conversation, Json, Message};
 use crate::chat::{Format, Word, json};
 
-/// Placeholders of a call's name and arguments in the example of a call.
+/// Placeholders in the example of a call: for the name, and (next constant) for the arguments.
 const NAME: &str = "NAME";
 const ARGUMENTS: &str = "ARGUMENTS";
 
-/// Requirement for calls in the answer.
+/// Whether the answer must call a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// A call is required.
@@ -35,12 +37,12 @@ impl Demand {
     }
 }
 
-/// Suffix that makes tool names unique in a prompt that is searched for them.
+/// Suffix that makes the names of tools unique, in a prompt in which they are searched.
 const NAME_MARK: &str = "_7f3a91c4";
 
 impl Conversation {
-    /// Returns a copy that describes its tools and this format's form of calls. Formats without
-    /// JSON arguments leave it unchanged.
+    /// Returns a copy of the conversation with a message that describes its tools and the format of
+    /// calls. If the format's arguments are not JSON, the copy is unchanged.
     #[must_use]
     pub fn with_tools_in_prompt(&self, format: &Format, demand: Demand) -> Conversation {
         let mut described = self.clone();
@@ -63,9 +65,9 @@ impl Conversation {
         described
     }
 
-    /// Returns the conversation with calls and results as text, for templates that know neither.
-    /// Calls are written in this format, results as the user's words. Results in a row become one
-    /// message, since such templates want alternating roles.
+    /// Returns the conversation with calls and results as text, for templates that support neither.
+    /// Calls are written in the format `format`, results as messages of the user. Consecutive
+    /// results become one message, as such templates require alternating roles.
     #[must_use]
     pub fn with_calls_as_text(&self, format: &Format) -> Conversation {
         let mut messages: Vec<Message> = Vec::with_capacity(self.messages.len());
@@ -91,9 +93,9 @@ impl Conversation {
         Conversation { messages, tools: Vec::new(), ..self.clone() }
     }
 
-    /// Returns whether a prompt that a template made from this conversation presents all its tools.
-    /// If names also appear elsewhere in the conversation, `render` is called for a short
-    /// conversation with marked names, and its result decides.
+    /// Returns whether a prompt that a template rendered from this conversation presents all tools.
+    /// If tool names also occur in the template or in messages, the prompt does not prove this.
+    /// `render` is then called with a short conversation whose tools have unique names.
     pub fn presents_tools(
         &self,
         source: &str,
@@ -107,7 +109,7 @@ impl Conversation {
         }
         let in_tools = |name: &String| self.tools.iter().filter(|tool| tool.as_str().contains(&**name)).count();
         let mut is_elsewhere = names.iter().any(|name| source.contains(&**name) || in_tools(name) > 1);
-        // The copy without tools is only searched for the names.
+        // This copy has no tools, so names found in it are from messages.
         let said = Conversation { tools: Vec::new(), ..self.clone() };
         let _ = said.map_texts(|text| {
             is_elsewhere |= names.iter().any(|name| text.contains(&**name));
@@ -126,7 +128,7 @@ impl Conversation {
     }
 }
 
-/// Returns a call as a format writes it; `None` if its arguments are not JSON.
+/// Returns a call in the notation of a format; `None` if the format's arguments are not JSON.
 fn written_call(format: &Format, name: &str, arguments: &str) -> Option<String> {
     let frame = format.call_frame(name)?;
     let before = frame.before.iter().map(|word| match word {
@@ -143,7 +145,7 @@ fn tool_name(tool: &Json) -> Option<String> {
     Some(tool.get("function").unwrap_or(&tool)["name"].as_str()?.to_owned())
 }
 
-/// Returns a tool with a mark after its name.
+/// Returns a copy of a tool with the mark appended to its name.
 fn rename_tool(tool: &Json) -> Option<Json> {
     let mut tool: Value = serde_json::from_str(tool.as_str()).ok()?;
     let name = tool.pointer_mut("/function/name")?;
@@ -193,7 +195,8 @@ mod tests {
         names.iter().map(tool).collect()
     }
 
-    /// Returns whether a template presents the tools of a conversation with this user message.
+    /// Tests whether a template presents the tools `names` in a conversation with the user message
+    /// `said`.
     fn presents(source: &str, names: &[&str], said: &str) -> bool {
         let template = ChatTemplate::from_source(source).unwrap();
         let messages = vec![Message::new("user", said)];
@@ -214,7 +217,7 @@ mod tests {
                 assert_eq!(presents(&first, names, text), names.len() == 1, "{names:?}: {text}");
             }
         }
-        // A name that tojson writes with escapes.
+        // `tojson` writes this name with escapes.
         assert!(presents(&all, &["sch\u{f6}n"], "Hi") && !presents(said, &["sch\u{f6}n"], "Hi"));
     }
 
@@ -236,7 +239,7 @@ mod tests {
         assert!(described.messages.iter().all(|message| message.tool_calls.is_empty()));
     }
 
-    /// Every format without headers has a form of calls that a prompt can describe.
+    /// Tests that a prompt can describe the calls of each format without headers.
     #[test]
     fn tools_are_described_in_formats_without_headers() {
         let messages = vec![Message::new("user", "Hi")];
