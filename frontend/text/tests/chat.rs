@@ -1,4 +1,5 @@
-//! Parsing of models' output: each format, in pieces of any size, and with arbitrary text.
+//! Tests of the parser of models' output, with each format, with pieces of any size, and with
+//! arbitrary text.
 
 use ixc_text::chat::format::{FORMATS, find};
 use ixc_text::chat::{Answer, Format, Parser, Part, TextParameters, format_of};
@@ -8,15 +9,15 @@ fn format(name: &str) -> &'static Format {
     find(name).unwrap_or_else(|| panic!("no format {name}"))
 }
 
-/// Tools that have only names.
+/// Tools without parameters.
 const TOOLS: &str = r#"[{"function": {"name": "f"}}, {"function": {"name": "g"}}]"#;
 
-/// Returns a parser for an answer to this prompt, which may call these tools.
+/// Returns a parser for an answer to this prompt. The answer may call the tools above.
 fn parser_of(format: &'static Format, prompt: &str) -> Parser {
     Parser::new(format, prompt).with_texts(TextParameters::of_tools(TOOLS))
 }
 
-/// Returns the answer to a text in pieces.
+/// Parses a text that arrives in pieces. Returns the answer.
 fn parse<'t>(parser: Parser, pieces: impl IntoIterator<Item = &'t str>) -> Answer {
     let (mut parser, mut answer) = (parser, Answer::default());
     for piece in pieces {
@@ -26,8 +27,8 @@ fn parse<'t>(parser: Parser, pieces: impl IntoIterator<Item = &'t str>) -> Answe
     answer
 }
 
-/// Name, end of the prompt, output of the model, and its parts: reasoning, content, and calls as
-/// `id name arguments`.
+/// Test case: name of the format, end of the prompt, and output of the model, then the expected
+/// parts. These are the reasoning, the content, and each call as `id name arguments`.
 type Case = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -36,14 +37,14 @@ const CASES: &[Case] = &[
      "<|channel|>analysis<|message|>Need weather.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>\
       <|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"<|x|> Paris\"}<|call|>",
      "Need weather.", "Let me look.", &["call_0 get_weather {\"city\": \"<|x|> Paris\"}"]),
-    // This is the text that the template writes, without the token that ends the answer.
+    // The output is as the template writes it, but without the token that ends the answer.
     ("harmony", "<|start|>assistant", " to=functions.f<|channel|>commentary json<|message|>{\"a\":1}", "", "", &["call_0 f {\"a\":1}"]),
     ("harmony", "<|start|>assistant", "<|channel|>final<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
     ("harmony", "<|start|>assistant", "Hello, world", "", "Hello, world", &[]),
     ("harmony", "<|start|>assistant",
      "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>c<|return|>",
      "a\nb", "c", &[]),
-    // Code for a tool without JSON arguments is not a call.
+    // The arguments are Python code, not JSON, so this is not a call.
     ("harmony", "<|start|>assistant", "<|channel|>analysis to=python code<|message|>print(1)<|call|>",
      "", "<|channel|>analysis to=python code<|message|>print(1)<|call|>", &[]),
     ("muse-glimmer", "<|start|>assistant",
@@ -51,7 +52,7 @@ const CASES: &[Case] = &[
       <atem:invoke name=\"weather.get\">\n<atem:parameter name=\"city\">Paris</atem:parameter>\n<atem:parameter name=\"days\">[1, 2]</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>\
       <|start|>assistant to=now<|message|><atem:function_calls>\n<atem:invoke name=\"now\">\n</atem:invoke>\n</atem:function_calls><|eot|>",
      "Hm <|x|>.", "One moment.", &["call_0 weather.get {\"city\": \"Paris\", \"days\": [1, 2]}", "call_1 now {}"]),
-    // Without the token that ends the answer; a message to a tool that is not a call.
+    // The token that ends the answer is missing here, and the message to a recipient is no call.
     ("muse-glimmer", "<|start|>assistant", " to=user<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
     ("muse-glimmer", "<|start|>assistant", " to=self<|message|>So", "So", "", &[]),
     ("muse-glimmer", "<|start|>assistant", " to=f<|message|>print(1)<|eot|>", "", "to=f<|message|>print(1)<|eot|>", &[]),
@@ -61,19 +62,20 @@ const CASES: &[Case] = &[
      "Hm.\n\nYes.", "One moment.", &["call_0 f {\"x\": [1, 2.50], \"y\": \"</tool_call>\"}", "call_1 g {}"]),
     ("qwen3", "<|im_start|>assistant\n<think>\n", "In thought", "In thought", "", &[]),
     ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", "  No <think thought </think>?\n", "", "  No <think thought </think>?\n", &[]),
-    // Arguments in a string; a call without its end.
+    // The arguments are in a string here, and the end marker of the call is missing.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}", "", "", &["call_0 f {\"a\": 1}"]),
-    // Not calls: they become content, and the text around them is kept. The last one is a call.
+    // The first two are not calls. They become content, and the text around them is kept. The last
+    // is a call.
     ("qwen3", "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
      "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>", &["call_0 f {}"]),
-    // Arguments of a known tool are streamed, so a call without its end stays a call. Other
-    // tools: text.
+    // The first call is of a known tool, so its arguments are streamed, and it stays a call without
+    // its end. The second is of no known tool, so it becomes text.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", "", "", &["call_0 f {\"a\": \"cut </tool_call> off"]),
     ("qwen3", "", "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", "",
      "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", &[]),
-    // A missing bracket.
+    // The last bracket of the call's object is missing.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>b", "", "b", &["call_0 f {\"a\": 1}"]),
-    // An unclosed quote does not hide the next call.
+    // The quotation mark that is not closed does not hide the next call.
     ("qwen3", "", "<tool_call>{\"name\": \"f</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
      "", "<tool_call>{\"name\": \"f</tool_call>", &["call_0 g {}"]),
     ("qwen3-coder", "<think>\n",
@@ -94,7 +96,7 @@ const CASES: &[Case] = &[
      "t\n</think>\n\nc\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"q\">a \"b\"</parameter>\n<parameter name=\"n\">[1]</parameter>\n</invoke>\n\
       <invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
      "t", "c", &["call_0 f {\"q\": \"a \\\"b\\\"\", \"n\": [1]}", "call_1 g {}"]),
-    // A call outside of a section of calls is text.
+    // A call that is not in a section of calls is text.
     ("minimax-m2", "", "write <invoke name=\"f\"></invoke>", "", "write <invoke name=\"f\"></invoke>", &[]),
     ("kimi-k2", "<|im_assistant|>assistant<|im_middle|>",
      "<think>t</think>c<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{\"a\": \"b\"}<|tool_call_end|>\
@@ -152,7 +154,7 @@ const CASES: &[Case] = &[
      "t", "c", &["2FNY3GPcJ f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
     ("mistral", "[/INST]", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
      "", "", &["2FNY3GPcJ f {\"a\": 1}", "eqWhUYwf2 g {}"]),
-    // An id is the model's if it stands before the arguments, which are streamed.
+    // The id that the model wrote is used only if it is before the arguments, which are streamed.
     ("mistral", "[/INST]", "[TOOL_CALLS] [{\"id\": \"x\", \"name\": \"f\", \"arguments\": {\"a\": 1}}]", "", "", &["x f {\"a\": 1}"]),
     ("hy3", "<think:opensource>",
      "t</think:opensource>c<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n\
@@ -179,13 +181,13 @@ const CASES: &[Case] = &[
     ("minicpm5", "<think>\n", "t</think><function name=\"f\"><param name=\"a\"><![CDATA[<b> </param>\n1]]></param><param name=\"n\">2</param></function>\n<function name=\"g\"></function>",
      "t", "", &["call_0 f {\"a\": \"<b> </param>\\n1\", \"n\": 2}", "call_1 g {}"]),
     ("functionary-v3.1", "", "c<function=f>{\"a\": \"</function>\"}</function><function=g>{}</function>", "", "c", &["call_0 f {\"a\": \"</function>\"}", "call_1 g {}"]),
-    // A single object, several, and one after the marker of another kind of tools.
+    // These are one object, several objects, and an object after the marker of built-in tools.
     ("llama3", "", " {\"name\": \"f\", \"parameters\": {\"a\": {\"b\": \"}\"}}}\n", "", "", &["call_0 f {\"a\": {\"b\": \"}\"}}"]),
     ("llama3", "", "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": 1}}", "", "",
      &["call_0 f {}", "call_1 g {\"a\": 1}"]),
     ("llama3", "", "<|python_tag|>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}", "", "", &["call_0 f {}"]),
     ("llama3", "", "<|python_start|><|python_end|>{\"name\": \"f\", \"parameters\": {}}", "", "", &["call_0 f {}"]),
-    // Objects with names of no tool, or not at the beginning, are answers.
+    // Objects that name no tool, or that are not at the beginning, are answers.
     ("llama3", "", "{\"name\": \"Ann\", \"age\": 3}", "", "{\"name\": \"Ann\", \"age\": 3}", &[]),
     ("llama3", "", "{\"name\": \"f\"} is one.\n", "", "{\"name\": \"f\"} is one.\n", &[]),
     ("llama3", "", "See {\"name\": \"f\", \"parameters\": {}}", "", "See {\"name\": \"f\", \"parameters\": {}}", &[]),
@@ -195,8 +197,8 @@ const CASES: &[Case] = &[
     ("pythonic", "", "[f(a='x', b=[True]), g()]", "", "", &["call_0 f {\"a\": \"x\", \"b\": [true]}", "call_1 g {}"]),
     ("pythonic", "", "<|python_start|>[f(a=1)]<|python_end|>", "", "", &["call_0 f {\"a\": 1}"]),
     ("pythonic", "", "[h(a=1)] and [f](b)", "", "[h(a=1)] and [f](b)", &[]),
-    // JSON calls in sequence; a `\n}` that ends another object; and the one of three that is not a
-    // call.
+    // The first text has calls in sequence, and a `\n}` that ends an inner object. The second text
+    // has no calls.
     ("generic", "", "{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": \"\\n}\"\n}\n}}\n\n}\n{\"tool_call\":\n{\"name\": \"g\", \"arguments\": {}}\n\n}", "", "",
      &["call_0 f {\"a\": {\"b\": \"\\n}\"\n}\n}", "call_1 g {}"]),
     ("generic", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", &[]),
@@ -223,8 +225,8 @@ fn each_chat_format_is_parsed() {
     assert!(FORMATS.iter().all(covered), "a format without a case");
 }
 
-/// Cuts a message at every position and continues it: both parts together have the same content as
-/// the whole, without repetition.
+/// Tests that a message that is cut at any position can be continued. Both parts together must have
+/// the content of the whole message, without repetition.
 #[test]
 fn continued_messages_repeat_no_text() {
     for &(name, prompt, text, ..) in CASES {
@@ -250,13 +252,14 @@ fn continued_messages_repeat_no_text() {
     let (parser, said) = parser_of(format("harmony"), "").continuing(Part::Reasoning, "It ");
     let answer = parse(parser, ["is.", "<|end|><|start|>assistant<|channel|>final<|message|>Yes"]);
     assert_eq!((&*said.reasoning, &*answer.reasoning, &*answer.content), ("It ", "is.", "Yes"));
-    // The separator from earlier text is not part of the content.
+    // No line feed separates the continued text from earlier content, as it is not part of the
+    // answer.
     let (parser, said) = parser_of(format("qwen3"), "").continuing(Part::Content, "Hi<think>so</think><th");
     let answer = parse(parser, ["e> b", "c"]);
     assert_eq!((&*said.content, &*said.reasoning, &*answer.content), ("Hi<th", "so", "e> bc"));
 }
 
-/// Text is returned as soon as it cannot be a marker.
+/// Tests that text is returned as soon as it cannot be the beginning of a marker.
 #[test]
 fn only_possible_markers_are_withheld() {
     let mut parser = parser_of(format("qwen3"), "");
@@ -284,7 +287,7 @@ fn every_format_has_a_call_form() {
     assert_ne!(format_of("").name, "generic");
     for format in FORMATS {
         let own = format.for_calls();
-        // Formats without JSON arguments, or without calls, use another form.
+        // For formats that have no calls, or whose arguments are not JSON, another format is used.
         let is_own = own.name == format.name;
         assert!(is_own || own.name.starts_with("generic"), "{}", own.name);
         assert_eq!(is_own, format.has_headers() || format.call_frame("f").is_some(), "{}", format.name);
@@ -292,7 +295,8 @@ fn every_format_has_a_call_form() {
     }
 }
 
-/// A parameter with the schema of a string is not a number.
+/// Tests that the value of a parameter stays a string if its schema is that of a string, even if it
+/// looks like a number.
 #[test]
 fn string_schemas_keep_parameters_as_text() {
     let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
@@ -309,7 +313,7 @@ fn string_schemas_keep_parameters_as_text() {
     assert!(parse(parser_of(format("glm4.5"), ""), [glm]).calls[0].arguments.contains("\"01234\""), "not JSON");
 }
 
-/// Templates write values in tags in Python's syntax, and so do models.
+/// Tests values in tags, which templates and models write in Python's syntax, too.
 #[test]
 fn tag_values_follow_their_schemas() {
     let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
@@ -321,14 +325,14 @@ fn tag_values_follow_their_schemas() {
     let answer = parse(Parser::new(format("qwen3-coder"), "").with_texts(TextParameters::of_tools(tools)), [text]);
     let expected = r#"{"on": true, "o": {"a": [null, "it's"]}, "n": 1e-05, "s": null, "e": "1", "any": "True"}"#;
     assert_eq!(answer.calls[0].arguments, expected);
-    // Other text becomes a string and is not lost.
+    // A value that does not fit its schema becomes a string, so that no text is lost.
     let wrong = "<tool_call><function=f><parameter=on>\nmaybe\n</parameter></function></tool_call>";
     let answer = parse(Parser::new(format("qwen3-coder"), "").with_texts(TextParameters::of_tools(tools)), [wrong]);
     assert_eq!(answer.calls[0].arguments, r#"{"on": "maybe"}"#);
 }
 
-/// If only its text distinguishes a call from an answer, an answer is returned as soon as it cannot
-/// be a call. No part of a call is shown.
+/// Tests formats in which only its text distinguishes a call from an answer. An answer is returned
+/// as soon as it cannot become a call, and no part of a call is returned as content.
 #[test]
 fn call_lookalikes_are_streamed_once_decided() {
     for (name, answer, seen) in [
@@ -379,13 +383,13 @@ fn call_lookalikes_are_streamed_once_decided() {
     }
 }
 
-/// Each format's calls, cut at every character: a call is a beginning of the whole one, and no text
-/// of it is content.
+/// Tests calls of each format that are cut off at each character. The result is a beginning of the
+/// whole call, and no text of the call is content.
 #[test]
 fn truncated_calls_are_prefixes_and_never_content() {
     for &(name, prompt, text, reasoning, content, calls) in CASES {
-        // Only texts that consist of calls of known tools. An incomplete content marker counts as
-        // content.
+        // This holds only for texts that consist of calls of known tools. The incomplete marker of
+        // content counts as content.
         let tools = calls.iter().map(|call| call.split(' ').nth(1).unwrap());
         if !content.is_empty()
             || !reasoning.is_empty()
@@ -403,7 +407,7 @@ fn truncated_calls_are_prefixes_and_never_content() {
             assert_eq!(cut.content.trim(), "", "{name}: {:?}", &text[..at]);
             for (cut, whole) in cut.calls.iter().zip(&whole.calls) {
                 let is_beginning = whole.arguments.starts_with(&cut.arguments) && cut.name == whole.name;
-                // Some calls are complete without their end, with other white space.
+                // Some formats accept a call without its end marker; the white space then differs.
                 let is_value = serde_json::from_str::<serde_json::Value>(&cut.arguments).is_ok();
                 assert!(is_beginning || is_value, "{name}: {cut:?} of {whole:?}");
             }
@@ -411,7 +415,7 @@ fn truncated_calls_are_prefixes_and_never_content() {
     }
 }
 
-/// Without calls, text that looks like one is returned unchanged.
+/// Tests that text that looks like a call is unchanged if calls are disabled.
 #[test]
 fn call_text_is_unchanged_with_calls_disabled() {
     for (name, text) in [
@@ -435,7 +439,7 @@ fn call_text_is_unchanged_with_calls_disabled() {
     assert!(answer.calls.is_empty() && answer.content.ends_with("<|message|>{\"a\": 1}"), "{answer:?}");
 }
 
-/// Without tools, an answer that begins like a call is an answer, and is streamed.
+/// Tests that, without tools, an answer that begins like a call is an answer, and is streamed.
 #[test]
 fn answers_without_tools_are_no_calls() {
     for (name, text) in [("llama3", "{\"name\": \"f\", \"parameters\": {}}"), ("pythonic", "[f(a=1)]")] {
@@ -472,7 +476,8 @@ fn format_is_detected_from_the_template() {
     }
 }
 
-/// Hostile text takes time in proportion to its length: quadratic loops would take minutes here.
+/// Tests that hostile text takes time in proportion to its length. Quadratic loops would take
+/// minutes here.
 #[test]
 fn long_texts_take_linear_time() {
     let units = [
@@ -510,7 +515,7 @@ fn long_texts_take_linear_time() {
     }
 }
 
-/// Returns parts of all formats' texts, in any order.
+/// Returns random sequences of texts that occur in the formats.
 fn text() -> impl Strategy<Value = String> {
     let parts = CASES.iter().flat_map(|case| {
         let mut parts = vec![case.2.to_owned()];
@@ -559,7 +564,8 @@ fn any_chopping_gives_the_same_answer() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Without a call, all text is returned in order, except markers of reasoning and white space.
+/// Tests that a text without calls is returned completely and in order, except markers of reasoning
+/// and white space.
 #[test]
 fn parsing_loses_no_text() {
     let words = prop::sample::select(vec![
@@ -581,8 +587,8 @@ fn parsing_loses_no_text() {
         prop_assert!(answer.calls.is_empty());
         let (mut rest, mut thinking) = (squeezed(&text), false);
         let (mut content, mut reasoning) = (squeezed(&answer.content), squeezed(&answer.reasoning));
-        // Reads the text again: each character is the next one of the returned text, or part of a
-        // reasoning marker.
+        // Compares the text with the result. Each of its characters must be the next character of
+        // the result, or part of a marker of reasoning.
         while !rest.is_empty() {
             let said = if thinking { &mut reasoning } else { &mut content };
             let marker = if thinking { "</think>" } else { "<think>" };
@@ -602,8 +608,8 @@ fn parsing_loses_no_text() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// A result identifies one call, even among the conversation's earlier calls, or if the model
-/// repeats a number.
+/// Tests that ids of calls are unique, because a tool's result states the id. Earlier calls of the
+/// conversation count, too, and the model may repeat a number.
 #[test]
 fn call_ids_are_unique_in_a_conversation() {
     let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>\

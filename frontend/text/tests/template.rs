@@ -1,4 +1,4 @@
-//! Templates, compared with Python's Jinja: `tests/vectors/templates.py` has its results.
+//! Tests of templates. The expected results are from Python's Jinja (`tests/vectors/templates.py`).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ enum Rendered {
     Error(String),
 }
 
-/// Returns templates whose results differ, with both texts.
+/// Returns the templates whose results differ from Python's, with both results.
 fn differences(vectors: &str) -> (usize, Vec<String>) {
     let Vectors { conversations, sources, rendered } = serde_json::from_str(vectors).unwrap();
     let (mut count, mut different) = (0, Vec::new());
@@ -35,7 +35,7 @@ fn differences(vectors: &str) -> (usize, Vec<String>) {
                 Err(TemplateError::Raised { message }) => Rendered::Raised(message),
                 Err(error) => Rendered::Error(error.to_string()),
             };
-            // Errors of Python have other texts here, or do not occur: `for x in none` is an empty
+            // Python's errors have other texts. Some do not occur here: `for x in none` is an empty
             // loop.
             let same =
                 matches!(expected, Rendered::Error(_)) && !matches!(ours, Rendered::Raised(_)) || ours == *expected;
@@ -54,7 +54,8 @@ fn templates_render_as_in_python() {
     assert_eq!(count, 45);
 }
 
-/// Files of RWKV from early converters have a name instead of a template.
+/// Tests that the name of a known format serves as the template. Early converters of RWKV wrote a
+/// name instead of a source.
 #[test]
 fn a_name_in_the_place_of_a_source_is_a_known_format() {
     let conversation = Conversation {
@@ -66,11 +67,11 @@ fn a_name_in_the_place_of_a_source_is_a_known_format() {
     assert_eq!(template.render(&conversation).unwrap(), "User: a\n\nAssistant:");
 }
 
-/// Parsed message: reasoning, content, and each call's name and arguments.
+/// Parsed message: its reasoning, its content, and the name and arguments of each call.
 type Read = (String, String, Vec<(String, Value)>);
 
-/// Renders an assistant's message with calls, and parses the result. `None` if the template refuses
-/// the message.
+/// Renders an assistant's message with calls, and parses the rendered text. `None` if the template
+/// refuses the message.
 fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> {
     let template = ChatTemplate::from_source(source).unwrap();
     let user = Message::new("user", "How is the weather?");
@@ -87,8 +88,8 @@ fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> 
     };
     let prompt = render(vec![user.clone()], true)?;
     let whole = render(vec![user.clone(), turn.clone()], false)?;
-    // Prompts may end with an empty reasoning that the message replaces. The shared part may end
-    // inside a marker.
+    // The prompt may end with an empty reasoning, which is not in the rendered message. The text
+    // that both share may end inside of a marker.
     let shared = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
     let (before, _) = whole.split_at(whole.floor_char_boundary(shared));
     let before = before.rfind('<').filter(|at| before.len() - at < 3).map_or(before, |at| &before[..at]);
@@ -101,7 +102,7 @@ fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> 
     Some((answer.reasoning, answer.content, calls.collect()))
 }
 
-/// Returns a message with two calls, and its calls.
+/// Returns a message with two calls, the tools that it calls, and the expected names and arguments.
 fn calls() -> (Message, Vec<Json>, Vec<(String, Value)>) {
     let arguments = r#"{"city": "Paris <x> \"é\"\nFrance", "days": 2, "deep": {"z": [1.5, true]}}"#;
     let call = |name: &str, arguments: &str| ToolCall {
@@ -132,8 +133,8 @@ fn rendered_messages_parse_back() {
     assert_eq!((&*reasoning, &*content, read), ("Look.", "", calls));
 }
 
-/// DeepSeek-V3's template concatenates arguments with text. It fails with values in transformers,
-/// and servers pass the JSON text.
+/// Tests templates that concatenate arguments with text, such as DeepSeek-V3's. They fail with
+/// values in transformers, so servers pass the JSON text.
 #[test]
 fn templates_that_join_arguments_to_text_get_their_json() {
     let source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name + '\n' + c.function.arguments + ';' }}{% endfor %}{% endfor %}";
@@ -142,13 +143,13 @@ fn templates_that_join_arguments_to_text_get_their_json() {
     let conversation = Conversation { messages: vec![turn], ..Conversation::default() };
     let rendered = |source: &str| ChatTemplate::from_source(source).unwrap().render(&conversation);
     assert_eq!(rendered(source).unwrap(), format!("get_weather\n{json};now\n{{}};"));
-    // Other errors are the same as with values.
+    // Other errors of templates are unchanged.
     let error = rendered("{{ 1 + messages[0].tool_calls[0].function.arguments }}").unwrap_err();
     assert!(error.to_string().contains("number and map"), "{error}");
 }
 
-/// A template that prints arguments as they are gets the client's text; one that writes JSON of
-/// them gets values, with all digits.
+/// Tests that a template that prints arguments unchanged gets the client's JSON text. A template
+/// that applies `tojson` gets values, with all digits.
 #[test]
 fn templates_that_print_arguments_get_their_text() {
     let arguments = r#"{"id": 2512292042121000001, "dry_run": true,  "note": null, "name": "O'Brien"}"#;
@@ -180,17 +181,19 @@ fn templates_that_print_arguments_get_their_text() {
     ] {
         assert_eq!(rendered(code, arguments), format!("Hi<{json}><{{}}>ok"), "{code}");
     }
-    // Integers of more than 64 bits, and a template that traverses arguments.
+    // This template traverses arguments, with integers of more than 64 bits.
     let long = r#"{"a": 123456789012345678901234567890, "b": [-99999999999999999999], "c": 1.5}"#;
     assert_eq!(rendered("{{ t.function.arguments | tojson }}", long), format!("Hi<{long}><{{}}>ok"));
     let walked = "{% for k, v in t.function.arguments | items %}{{ k }}={{ v }};{% endfor %}";
     assert_eq!(rendered(walked, long), "Hi<a=123456789012345678901234567890;b=[-99999999999999999999];c=1.5;><>ok");
-    // A call that was cut off is reduced to its complete members if the template fails otherwise.
+    // If the template fails otherwise, the arguments of a call that was cut off are reduced to the
+    // complete members.
     assert_eq!(rendered(walked, r#"{"a": 1, "b": "x"#), "Hi<a=1;><>ok");
     assert_eq!(rendered("{{ t.function.arguments }}", r#"{"a": 1, "b": "x"#), "Hi<{\"a\": 1, \"b\": \"x><{}>ok");
 }
 
-/// Templates of vision models often need a list of parts; with a text they print nothing or fail.
+/// Tests templates of vision models. Many of them need content as a list of parts. With a text,
+/// they print nothing or fail.
 #[test]
 fn templates_that_iterate_content_get_parts() {
     let parts = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}";
@@ -209,13 +212,14 @@ fn templates_that_iterate_content_get_parts() {
     assert_eq!(rendered(strict, &messages), "<user>Hi<assistant>Yes?<user>Bye");
     assert_eq!(rendered(neither, &messages), "<user><assistant><user>");
     assert_eq!(rendered(parts, &[Message::new("user", " ")]), "<user>");
-    // A text that the prompt contains anyway does not prove that the message was printed.
+    // The prompt contains this short text anyway, so its presence does not prove that the message
+    // was printed.
     assert_eq!(rendered(parts, &[Message::new("user", "user")]), "<user>user");
     assert_eq!(rendered(both, &[Message::new("user", "user")]), "<user>user");
 }
 
-/// DeepSeek-V3's and R1's templates write calls only of messages without content, as OpenAI's
-/// clients send them. Other templates print `none` as a word.
+/// Tests templates like those of DeepSeek-V3 and R1. They write calls only if a message has no
+/// content, as OpenAI's clients send it. Other templates would print the word `none`.
 #[test]
 fn calls_are_rendered_in_messages_without_content() {
     let (turn, tools, _) = calls();
@@ -239,7 +243,7 @@ fn calls_are_rendered_in_messages_without_content() {
     }
 }
 
-/// Returns a conversation whose last message was begun by the assistant.
+/// Returns a conversation whose last message the assistant's answer continues, in this part.
 fn begun(last: Message, part: Option<Part>) -> Conversation {
     Conversation {
         messages: vec![Message::new("user", "A"), Message::new("assistant", "B"), Message::new("user", "C"), last],
@@ -250,9 +254,9 @@ fn begun(last: Message, part: Option<Part>) -> Conversation {
     }
 }
 
-/// Checks that a prompt ends with the message to continue, including its white space, and equals
-/// the whole conversation before it. Returns the difference, if any; ignores messages that the
-/// template refuses anyway.
+/// Checks that a prompt ends with the message to continue, including its white space. Otherwise, it
+/// must be the same as the prompt for the conversation before that message. Returns the difference,
+/// if any. Ignores messages that the template refuses in any case.
 fn wrongly_begun(source: &str) -> Option<String> {
     let template = ChatTemplate::from_source(source).unwrap();
     let rendered = |said: &str, part| template.render(&begun(Message::new("assistant", said), part));
@@ -285,7 +289,8 @@ fn reasoning_continues_where_template_or_prompt_places_it() {
     let rendered =
         |source: &str, part| ChatTemplate::from_source(source).unwrap().render(&begun(thought.clone(), Some(part)));
     let turn = "{% for m in messages %}[{{ m.role }}]";
-    // Templates like Qwen 3's, like DeepSeek R1's, which omits reasoning, and with an unknown end.
+    // These are templates like Qwen 3's, like DeepSeek R1's, which omits reasoning, and one after
+    // which the place to continue is unknown.
     let written = format!(
         "{turn}{{% if m.reasoning_content %}}<think>\n{{{{ m.reasoning_content.strip() }}}}\n</think>\n\n{{% endif %}}{{{{ m.content }}}};{{% endfor %}}"
     );
@@ -324,7 +329,7 @@ fn reasoning_continues_where_template_or_prompt_places_it() {
     assert!(matches!(template.render(&none), Err(TemplateError::NotContinued { .. })));
 }
 
-/// Templates of other files, on request.
+/// Tests templates of external files, if an environment variable names them.
 #[test]
 fn external_templates_render_like_python() {
     let Some(file) = std::env::var_os("IXC_TEMPLATES") else { return };

@@ -1,5 +1,5 @@
-//! Hostile templates in a helper process. The helper is this program itself, so it has no test
-//! harness.
+//! Tests of hostile templates in a helper process. This program is its own helper, so it has no
+//! test harness.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,8 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match arguments.next() {
         Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
-        // `cargo test -- --list` and filters: there is one test here, and it runs fast.
+        // `cargo test` passes `--list` and filters. This program has one test, which is fast, so it
+        // ignores filters.
         Some(argument) if argument == "--list" => {
             println!("hostile_templates_end_in_errors: test");
             return ExitCode::SUCCESS;
@@ -65,7 +66,7 @@ fn hostile_templates_end_in_errors() {
     is_limit(doubling, Limit::Memory);
     is_limit("{% for a in range(1000) %}{% for b in range(1000) %}{{ a }}{% endfor %}{% endfor %}", Limit::Steps);
     is_limit("{% for a in range(1000) %}{{ 'x' * 10000 }}{% endfor %}", Limit::Output);
-    // Each step searches megabytes: with fuel alone it would run for minutes.
+    // Each step searches megabytes of text, so the limit on steps alone would allow minutes.
     let slow = "{% set s = 'a' * 8000000 %}{% for i in range(20000) %}{% if 'ab' in s %}{% endif %}{% endfor %}";
     is_limit(slow, Limit::Time);
     let error = render("{{ raise_exception('no') }}", &conversation("hi")).expect_err("raises");

@@ -1,5 +1,5 @@
-//! Tokenizers, tested with golden ids, hostile vocabularies, arbitrary text, and the `tokenizers`
-//! crate.
+//! Tests of tokenizers, with golden ids, hostile vocabularies, arbitrary text, and the `tokenizers`
+//! crate as a reference.
 
 #[path = "tokenizer/encoders.rs"]
 mod encoders;
@@ -18,7 +18,7 @@ use ixc_text::tokenizer::{
 };
 use proptest::prelude::*;
 
-/// The seed is fixed, so that a failure repeats.
+/// Seed of random texts. It is fixed, so that a failure can be repeated.
 const SEED: u64 = 7;
 
 fn spec_of(path: &Path) -> Result<TokenizerSpec, VocabularyError> {
@@ -29,8 +29,8 @@ fn tokenizer_of(path: &Path) -> Tokenizer {
     Tokenizer::new(&spec_of(path).unwrap()).unwrap()
 }
 
-/// Returns bytes of all lengths, words with and without a space, digits, and merges between them,
-/// in GPT-2's alphabet.
+/// Returns a BPE vocabulary in GPT-2's alphabet. It has all bytes, words with and without a space,
+/// digits, and merges of these.
 fn small_bpe(pre_tokenizer: &str) -> TokenizerSpec {
     let plain = (0u8..=255).filter(|b| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff));
     let letters = plain.map(char::from).chain((0x100..0x100 + 68).filter_map(char::from_u32));
@@ -67,8 +67,8 @@ fn small_bpe(pre_tokenizer: &str) -> TokenizerSpec {
     }
 }
 
-/// Returns characters and bytes, spaces as `▁`, and runs of line feeds, which no merge of the file
-/// can make.
+/// Returns a BPE vocabulary of characters and bytes. Spaces are `▁`, and it has runs of line feeds,
+/// which no merge of the file can make.
 fn small_characters(pre_tokenizer: &str) -> TokenizerSpec {
     let mut tokens = ["<pad>", "<eos>", "<bos>", "<unk>"].map(String::from).to_vec();
     let mut types = vec![TokenType::Control; tokens.len()];
@@ -92,7 +92,7 @@ fn small_characters(pre_tokenizer: &str) -> TokenizerSpec {
     }
 }
 
-/// Returns a SentencePiece vocabulary with all bytes.
+/// Returns an SPM vocabulary that has tokens of all bytes.
 fn small_spm() -> TokenizerSpec {
     let mut tokens = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
     let mut types = vec![TokenType::Unknown, TokenType::Control, TokenType::Control];
@@ -155,8 +155,8 @@ fn golden_texts_have_their_recorded_ids() {
     }
 }
 
-/// Phi-3's special tokens absorb the line feed that its template writes after them: in its
-/// tokenizer.json all but three have `rstrip`.
+/// Tests that Phi-3's special tokens absorb the line feed that its template writes after them. In
+/// its `tokenizer.json`, all but three have `rstrip`.
 #[test]
 fn phi_3_special_tokens_absorb_following_space() {
     let mut spec = small_spm();
@@ -184,15 +184,15 @@ fn phi_3_special_tokens_absorb_following_space() {
     let literal = plain.encode("<|user|> a", false).unwrap();
     let expected = [&[first][..], &text, &[first + 1, first], &literal, &[first + 1]].concat();
     assert_eq!(tokenizer.encode_rendered(&prompt, &values).unwrap(), expected);
-    // Special tokens of other vocabularies absorb nothing.
+    // Special tokens of other vocabularies absorb no white space.
     spec.tokens[first as usize + 2] = "<|other|>".into();
     let other = Tokenizer::new(&spec).unwrap();
     assert_ne!(other.encode("<|user|>\na b", true).unwrap(), tokenizer.encode("<|user|>\na b", true).unwrap());
 }
 
-/// Tokenizers of other files, on request: `[{"path": FILE_OR_FOLDER, "bos": ID_OR_NULL, "eos": …,
-/// "ends": […], "cases": [{"text": …, "ids": …, "ids_no_special": …}]}]`. BOS and EOS are the
-/// tokens around a text.
+/// Tests tokenizers of external files, if an environment variable names a list: `[{"path":
+/// FILE_OR_FOLDER, "bos": ID_OR_NULL, "eos": …, "ends": […], "cases": [{"text": …, "ids": …,
+/// "ids_no_special": …}]}]`. `bos` and `eos` are the tokens that are added to a text.
 #[test]
 fn external_tokenizers_match_their_recorded_ids() {
     #[derive(serde::Deserialize)]
@@ -283,8 +283,8 @@ fn bad_vocabularies_and_templates_are_errors() {
         let fields: Vec<_> = line.split('\t').collect();
         let [file, _, class @ ("vocab" | "template"), ..] = fields[..] else { continue };
         seen += 1;
-        // Eight rows of embeddings, as in the files; then the tokenizer and the template, as in a
-        // chat.
+        // The embedding matrix has eight rows, as in the files. The tokenizer and the template are
+        // then used as in a chat.
         let used = spec_of(&folder.join(file)).and_then(|spec| {
             spec.check_embedding_rows(8)?;
             Tokenizer::new(&spec)?;
@@ -341,7 +341,7 @@ fn key_errors_name_key_found_and_expected_value() {
     let none = read(GgufWriter::new().key("tokenizer.ggml.model", "no_vocab")).unwrap();
     assert!(matches!(Tokenizer::new(&none), Err(TokenizerError::NoVocabulary)));
 
-    // A plan is also untrusted, and did not pass the reader.
+    // A plan is untrusted, too, and its spec was not checked by the reader of model files.
     let mut specs = [small_spm(), small_spm(), small_spm(), small_spm(), small_bpe("qwen2"), small_bpe("qwen2")];
     specs[0].special.eom = Some(1 << 20);
     specs[1].scores[5] = f32::NAN;
@@ -366,7 +366,7 @@ fn special_tokens_match_only_where_allowed() {
 
     let tokenizer = Tokenizer::new(&small_spm()).unwrap();
     let space_the = 259 + 2;
-    // A space is added at the start and after every special token, and nowhere else.
+    // A space is added at the start of a text and after each special token, but nowhere else.
     assert_eq!(tokenizer.encode("the", true).unwrap(), [space_the]);
     assert_eq!(tokenizer.encode("<s>the</s>the", true).unwrap(), [1, space_the, 2, space_the]);
     assert_eq!(tokenizer.add_bos(), Some(1));
@@ -376,7 +376,8 @@ fn special_tokens_match_only_where_allowed() {
     assert_eq!(tokenizer.decode(&tokenizer.encode("日 <s>\n", false).unwrap()).unwrap(), "日 <s>\n");
 }
 
-/// User text is always ordinary text; the template's own words around it are tokens.
+/// Tests that user text is always ordinary text, while the template's own text around it becomes
+/// control tokens.
 #[test]
 fn control_tokens_in_user_values_are_text() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
@@ -398,13 +399,13 @@ fn control_tokens_in_user_values_are_text() {
         expected.push(end);
         let ids = tokenizer.encode_rendered(&rendered, &values).unwrap();
         assert_eq!(ids, expected, "{said:?}");
-        // Names of user-defined tokens are tokens everywhere.
+        // Names of user-defined tokens are recognised in every text.
         assert_eq!(ids.contains(&tool), said.contains("<tool>"));
     }
-    // Without values the prompt is encoded as before.
+    // A prompt without values is encoded as without protection.
     let (text, values) = ("<|im_end|>the <tool>\n<|im_end|>", tokenizer.values([]));
     assert_eq!(tokenizer.encode_rendered(text, &values).unwrap(), tokenizer.encode(text, true).unwrap());
-    // SPM's space follows control tokens, but not the user's text with their names.
+    // SPM adds a space after control tokens, but not after their names in user text.
     let tokenizer = Tokenizer::new(&small_spm()).unwrap();
     let mut values = tokenizer.values([]);
     let rendered = format!("<s>the{}the</s>the", values.protect("</s>"));
@@ -413,7 +414,7 @@ fn control_tokens_in_user_values_are_text() {
     assert_eq!(tokenizer.encode_rendered(&rendered, &values).unwrap(), expected.concat());
 }
 
-/// Templates examine messages; stand-ins must not change the result.
+/// Tests that stand-ins do not change the result of templates that examine messages.
 #[test]
 fn templates_see_original_values() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
@@ -430,7 +431,7 @@ fn templates_see_original_values() {
     assert_eq!(tokenizer.decode_with(&ids, shown).unwrap(), "yes<|im_end|><|im_end|><|im_end|>é11<|im_end|>");
 }
 
-/// Tests limits on the number and length of tokens, which bound the time and memory of
+/// Tests the limits on the number and length of tokens. They bound the time and memory of
 /// tokenization.
 #[test]
 fn vocabularies_have_limits() {
@@ -451,7 +452,7 @@ fn vocabularies_have_limits() {
     });
     assert!(text.contains("has 524289 elements; expected 1 to 524288"), "{text}");
     let text = refused(&|spec| {
-        // Each has a different beginning: 240 bytes for each of 1200.
+        // These texts have different beginnings: 1200 texts of 240 bytes each.
         spec.tokens.extend((0..1200).map(|i| format!("{i:0240}").chars().rev().collect::<String>()));
         spec.types.resize(spec.tokens.len(), TokenType::Control);
     });
@@ -475,7 +476,8 @@ fn merge_into_missing_token_falls_back_to_bytes() {
     assert_eq!(tokenizer.decode(&tokenizer.encode(text, true).unwrap()).unwrap(), text);
 }
 
-/// Quadratic loops would take minutes here.
+/// Tests that long runs of one character take nearly linear time. Quadratic loops would take
+/// minutes here.
 #[test]
 fn long_runs_take_near_linear_time() {
     let units = ["a", " ", "\n", "the", "é", "1", "!", "日", "a ", "\0", "<", "<|im_end|", "<tool>"];
@@ -490,7 +492,7 @@ fn long_runs_take_near_linear_time() {
     }
 }
 
-/// Returns the `tokenizers` crate with the same vocabulary.
+/// Returns a tokenizer of the `tokenizers` crate with the same vocabulary.
 fn oracle(spec: &TokenizerSpec) -> tokenizers::Tokenizer {
     use tokenizers::models::bpe::{BPE, Vocab};
     use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -534,8 +536,8 @@ fn both() -> &'static [(String, Both)] {
     })
 }
 
-/// Returns text with difficult cases: runs of spaces and newlines, contractions, digits, marks,
-/// emoji, arbitrary characters.
+/// Returns random text with difficult parts: runs of spaces and newlines, contractions, digits,
+/// combining marks, emoji, arbitrary characters.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         3 => "[a-z]{1,6}",
@@ -574,7 +576,7 @@ fn byte_level_bpe_round_trips_and_matches_hugging_face() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Every row of the table, over a vocabulary with the row's spelling of text.
+/// Tests each row of the table of pre-tokenizers, with a vocabulary in the row's spelling of text.
 #[test]
 fn every_pre_tokenizer_round_trips_any_text() {
     let tokenizers = supported_pre_tokenizers().into_iter().map(|name| {
@@ -599,8 +601,8 @@ fn every_pre_tokenizer_round_trips_any_text() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Hugging Face's merges over the whole text, with bytes for text without tokens, and with merges
-/// of line feeds, which GGUF cannot have.
+/// Tests BPE of characters against Hugging Face's BPE, which merges over the whole text and has
+/// bytes for text without tokens. There, line feeds have merges, which GGUF cannot have.
 #[test]
 fn character_bpe_matches_hugging_face() {
     use tokenizers::models::bpe::{BPE, Vocab};
@@ -623,8 +625,8 @@ fn character_bpe_matches_hugging_face() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The tokenizer `plamo2`: the highest sum of scores. Spaces are unchanged, special tokens have
-/// their usual ids, and a BOS is added if the file states it.
+/// Tests the tokenizer `plamo2`, which selects the highest sum of scores. Spaces are unchanged,
+/// special tokens have their usual ids, and BOS is added if the file states this.
 #[test]
 fn plamo_tokens_have_the_highest_sum_of_scores() {
     let tokens =
@@ -655,14 +657,14 @@ fn plamo_tokens_have_the_highest_sum_of_scores() {
     let ids = tokenizer.encode(" ab a▁é<|plamo:op|>", true).unwrap();
     assert_eq!(ids, [263, 261, 264, 5 + 0xc3, 5 + 0xa9, 4]);
     assert_eq!(tokenizer.decode(&ids).unwrap(), " ab a▁é");
-    // User text never becomes a token that ends a turn, even if its score is the best.
+    // User text never becomes a token that ends a turn, even if that token has the best score.
     let ids = tokenizer.encode("b<|plamo:op|><|plamo:eos|>", false).unwrap();
     assert!(ids.len() > 20 && ids.iter().all(|id| *id > 4), "{ids:?}");
     assert_eq!(Tokenizer::new(&spec(writer().key("tokenizer.ggml.add_bos_token", true))).unwrap().add_bos(), Some(1));
 }
 
-/// The tokenizer `rwkv`: the longest token at each position. Tokens are bytes in Python's notation,
-/// and control tokens are matched only on request.
+/// Tests the tokenizer `rwkv`, which takes the longest token at each position. Tokens are bytes in
+/// Python's notation, and control tokens are recognised only on request.
 #[test]
 fn rwkv_takes_the_longest_token() {
     let (mut tokens, mut types) = (vec!["<s>".to_owned()], vec![3i32]);
@@ -674,8 +676,8 @@ fn rwkv_takes_the_longest_token() {
         b' '..=b'~' => char::from(byte).to_string(),
         byte => format!("\\x{byte:02x}"),
     }));
-    // Escapes in Python's quotes, half of a character, a token whose beginning is not a token, and
-    // padding of the table.
+    // These are escapes in Python's notation, half of a character, a token whose beginning is not a
+    // token, and padding of the vocabulary.
     let words = ["\\n\\n", "ab", "abcd", "it\\'s", "\\xc3\\xa9", "\\xa9x", "\\\\n", "[PAD264]"];
     tokens.extend(words.map(str::to_owned));
     types.extend([1; 256].into_iter().chain([1; 7]).chain([5]));
@@ -715,7 +717,7 @@ fn rwkv_takes_the_longest_token() {
         let error = read(&tokens).unwrap_err().to_string();
         assert!(error.contains("at index 258") && error.contains("as Python writes them"), "{error}");
     }
-    // A byte without a token.
+    // The vocabulary has no token for this byte.
     let spec = TokenizerSpec { tokens: vec!["a".into()], model: ModelKind::Longest, ..TokenizerSpec::default() };
     assert!(matches!(
         Tokenizer::new(&spec).unwrap().encode("ab", false),
@@ -723,7 +725,7 @@ fn rwkv_takes_the_longest_token() {
     ));
 }
 
-/// The tokenizer `gemma4` implies its pre-tokenizer, and a BOS, whatever the file states.
+/// Tests that the tokenizer `gemma4` implies its pre-tokenizer and BOS, whatever the file states.
 #[test]
 fn gemma_4_implies_its_pre_tokenizer_and_bos() {
     let writer = GgufWriter::new()
@@ -740,13 +742,13 @@ fn gemma_4_implies_its_pre_tokenizer_and_bos() {
     let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
     let tokenizer = Tokenizer::new(&read_vocabulary(gguf.metadata()).unwrap()).unwrap();
     assert_eq!(tokenizer.add_bos(), Some(0));
-    // There is no space before the text. Two line feeds are one token, which no merge makes.
+    // No space is put before the text. Two line feeds are one token, although no merge makes it.
     assert_eq!(tokenizer.encode("a a\n\na\n", true).unwrap(), [2, 3, 4, 2, 5]);
     assert_eq!(tokenizer.decode(&[3, 4, 5]).unwrap(), " a\n\n\n");
     assert_eq!(tokenizer.end_of_generation(), [6, 8]);
 }
 
-/// `<|end|>` ends a message in harmony, and the answer in other formats.
+/// Tests that `<|end|>` ends a message in harmony, but the answer in other formats.
 #[test]
 fn ends_depend_on_the_format() {
     let ends = |special: &[&str]| {
@@ -764,8 +766,8 @@ fn ends_depend_on_the_format() {
     assert_eq!(ends(&["[PAD]", "[EOT]", "<|fim_repo|>", "[e~[", "x"]), (vec![0, 1, 2, 3], false));
 }
 
-/// In files of DeepSeek Coder, the tokens around code to fill in always match. User text must not
-/// contain them.
+/// Tests the tokens around code to fill in, which are always recognised by files of DeepSeek Coder.
+/// User text must not contain them.
 #[test]
 fn fill_in_tokens_match_only_on_request() {
     let mut spec = small_bpe("gpt-2");
@@ -793,7 +795,7 @@ fn spm_round_trips_any_text() {
 #[test]
 fn streamed_decoding_matches_decoding_at_once() {
     let tokenizers = [small_bpe("qwen2"), small_spm()].map(|spec| Tokenizer::new(&spec).unwrap());
-    // Random ids: most are bytes that form no complete character.
+    // Most of these random ids are tokens of bytes that form no complete character.
     let ids = prop::collection::vec(any::<prop::sample::Index>(), 0..40);
     let run = runner().run(&(ids, any::<bool>(), any::<bool>(), text()), |(ids, show_special, at_start, text)| {
         let options = DecodeOptions { show_special, at_start };

@@ -1,10 +1,11 @@
-//! BPE: in each word of the pre-tokenizer, the merge with the lowest rank first. It begins with
-//! bytes or characters, depending on the spelling of the vocabulary ([`Alphabet`]).
+//! Byte pair encoding (BPE). In each word of the pre-tokenizer, it applies the merge with the
+//! lowest rank first. It begins with bytes or with characters, depending on how the vocabulary
+//! spells text ([`Alphabet`]).
 //!
-//! The `tokenizers` crate is used only as a reference in tests, for two reasons. The crate's
-//! splitter backtracks, and at its limit leaves the rest of the text unsplit. It also refuses
-//! vocabularies whose merges make texts that are not tokens, which llama.cpp accepts. SPM needs the
-//! same merge loop with other priorities.
+//! The `tokenizers` crate is only a reference in tests, for two reasons. Its splitter backtracks,
+//! and when it reaches its limit, it leaves the remaining text unsplit. It also refuses
+//! vocabularies in which a merge gives a text that is not a token; llama.cpp accepts them. SPM uses
+//! the same merge loop with other priorities, so the loop is in `merge`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,25 +16,27 @@ use super::spec::{TokenizerSpec, byte_token, split_merge};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 use super::{TokenizerError, byte_level};
 
-/// Id of a character that is in no merge and is not a token.
+/// Id of a character that is not a token and occurs in no merge.
 const NO_SYMBOL: u32 = u32::MAX;
 
-/// BPE tokenizer. A symbol's id is that of a token, or a larger number if its text is not a token.
+/// BPE tokenizer. The id of a symbol is a token id, or a larger number if the symbol's text is not
+/// a token.
 #[derive(Clone, Debug)]
 pub struct Bpe {
     splitter: Splitter,
     whole_words: WholeWords,
     alphabet: Alphabet,
-    /// Token of each byte, for text without larger tokens.
+    /// Token id of each byte, for text that no larger token covers.
     byte_ids: Vec<u32>,
-    /// Texts in merges that are not tokens.
+    /// Texts that occur in merges but are not tokens, with their ids.
     merge_only_texts: HashMap<String, u32>,
-    /// Merges: (left, right) to (rank, merged).
+    /// Merges. The key is the ids of the left and right symbols; the value has the rank and the
+    /// merged id.
     merges: HashMap<(u32, u32), Join>,
 }
 
 impl Bpe {
-    /// Returns the tokenizer of a valid spec.
+    /// Returns the tokenizer of a spec, which must be valid.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Result<Bpe, TokenizerError> {
         let pre_tokenizer = PreTokenizer::from_name(&spec.pre_tokenizer)?;
         let alphabet = pre_tokenizer.alphabet;
@@ -60,7 +63,7 @@ impl Bpe {
         Ok(Bpe { splitter, whole_words, alphabet, byte_ids, merge_only_texts, merges })
     }
 
-    /// Appends the ids of `text`, which contains no special tokens.
+    /// Appends the token ids of `text`, which must contain no special tokens.
     pub fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -97,7 +100,7 @@ impl Bpe {
                     ids.push(symbol.id);
                     continue;
                 }
-                // A merged text or a character that is not a token becomes its bytes.
+                // A symbol that is not a token is written as the tokens of its bytes.
                 for byte in word.bytes().skip(symbol.start as usize).take(symbol.len as usize) {
                     let id = self.byte_ids[byte as usize];
                     let token = Some(id).filter(|&id| (id as usize) < vocabulary.len()).or(unknown);
@@ -108,7 +111,8 @@ impl Bpe {
         Ok(())
     }
 
-    /// Returns the token of a whole word without merges.
+    /// Returns the token for a whole word, if the pre-tokenizer looks up such words before it
+    /// merges.
     fn whole_word(&self, vocabulary: &Vocabulary, word: &str) -> Option<u32> {
         let looks = match self.whole_words {
             WholeWords::Never => false,

@@ -1,18 +1,19 @@
-//! GPT-2's alphabet: each byte is one printable character, so that vocabularies of byte strings are
-//! readable.
+//! Alphabet of GPT-2. It writes each byte as one printable character, so that vocabularies of byte
+//! strings are readable.
 //!
-//! Printable Latin-1 bytes stand for themselves; the other 68 become U+0100, U+0101, … in order
-//! (`bytes_to_unicode` in GPT-2's `encoder.py`). A space is `Ġ`, a newline `Ċ`.
+//! Printable Latin-1 bytes are written as the same character. The other 68 bytes are written as
+//! U+0100, U+0101 and so on, in order (`bytes_to_unicode` in GPT-2's `encoder.py`). A space is `Ġ`,
+//! and a newline is `Ċ`.
 
-/// Number of bytes that are not printable and map to U+0100 onwards.
+/// Number of bytes that are not printable. They are written as characters from U+0100 on.
 const REMAPPED_BYTES: u32 = 68;
 
-/// Returns whether a byte stands for itself.
+/// Returns whether a byte is written as the same character.
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// `BYTES[n]` is the byte of U+0100 + n.
+/// Bytes that are not printable. `BYTES[n]` is written as the character U+0100 + n.
 const BYTES: [u8; REMAPPED_BYTES as usize] = {
     let mut bytes = [0; REMAPPED_BYTES as usize];
     let (mut byte, mut n) = (0, 0);
@@ -26,7 +27,7 @@ const BYTES: [u8; REMAPPED_BYTES as usize] = {
     bytes
 };
 
-/// Returns the character of a byte.
+/// Returns the character that a byte is written as.
 pub fn letter(byte: u8) -> char {
     if is_plain(byte) {
         return byte as char;
@@ -35,7 +36,7 @@ pub fn letter(byte: u8) -> char {
     char::from_u32(0x100 + shift).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// Returns the byte of a character, if it has one.
+/// Returns the byte that a character stands for; `None` for other characters.
 pub fn byte(letter: char) -> Option<u8> {
     match u32::from(letter) {
         code @ 0..=0xff => is_plain(code as u8).then_some(code as u8),
@@ -43,7 +44,7 @@ pub fn byte(letter: char) -> Option<u8> {
     }
 }
 
-/// Returns the bytes of a token's text. Characters outside of the alphabet become their UTF-8.
+/// Returns the bytes of a token's text. Characters that stand for no byte become their UTF-8.
 pub fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {

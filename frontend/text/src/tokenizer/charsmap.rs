@@ -1,25 +1,26 @@
-//! SentencePiece's map of characters before tokenization (`precompiled_charsmap`): a table of texts
-//! and their replacements, as a double array.
+//! SentencePiece's map of characters, which is applied before tokenization
+//! (`precompiled_charsmap`). It is a table of texts and their replacements, stored as a double
+//! array.
 //!
 //! ```text
-//! u32 bytes of the array | the array, a u32 for each unit | texts, each with a zero after it
+//! u32 bytes of the array | the array, a u32 for each unit | texts, each followed by a zero
 //! unit  value 31 bits | leaf       // value: start of the replacement
 //! unit  offset 22 bits | by 8 | has leaf | label 8 bits
 //! ```
 //!
-//! A cluster of characters of up to five bytes is looked up as a whole; if this fails, each of its
-//! characters is looked up. The result is the shortest text of the table that is a prefix of the
-//! cluster. Hugging Face's tokenizers do the same.
+//! A cluster of characters of up to five bytes is looked up as a whole. If this fails, each of its
+//! characters is looked up. A lookup finds the shortest text of the table that is a prefix of the
+//! cluster. The tokenizers of Hugging Face do the same.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Maximum length of a cluster that is looked up, in bytes.
+/// Maximum length in bytes of a cluster that is looked up as a whole.
 const CLUSTER: usize = 5;
-/// Maximum length of a replacement in bytes: ten times Unicode's longest, so that a damaged table
-/// cannot make gigabytes of text.
+/// Maximum length of a replacement in bytes: ten times the longest in Unicode. It prevents a
+/// damaged table from making gigabytes of text.
 const REPLACEMENT: usize = 330;
 
-/// Table of replacements.
+/// Table of texts and their replacements.
 #[derive(Clone, Debug, Default)]
 pub struct Charsmap {
     units: Vec<u32>,
@@ -27,8 +28,8 @@ pub struct Charsmap {
 }
 
 impl Charsmap {
-    /// Reads the table from a file's bytes; `None` if they are truncated, or texts are not UTF-8.
-    /// No bytes mean an empty table.
+    /// Reads the table from a file's bytes. `None` if they are truncated, or if a text is not
+    /// UTF-8. If there are no bytes, the table is empty.
     pub fn read(bytes: &[u8]) -> Option<Charsmap> {
         let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
             return bytes.is_empty().then(Charsmap::default);
@@ -38,7 +39,7 @@ impl Charsmap {
         Some(Charsmap { units: units.collect(), texts: std::str::from_utf8(texts).ok()?.to_owned() })
     }
 
-    /// Returns a text with its characters replaced.
+    /// Returns a text in which all characters are replaced by the table.
     pub fn apply(&self, text: &str) -> String {
         if self.units.is_empty() {
             return text.to_owned();
@@ -60,15 +61,15 @@ impl Charsmap {
         out
     }
 
-    /// Returns the replacement of the shortest text in the table that is a prefix of this one.
-    /// Invalid positions in a damaged table mean no replacement.
+    /// Returns the replacement of the shortest text in the table that is a prefix of `text`. If a
+    /// damaged table has an invalid position, returns `None`.
     fn find(&self, text: &str) -> Option<&str> {
         let offset = |unit: u32| ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize;
         let mut at = offset(*self.units.first()?);
         for byte in text.bytes().take_while(|byte| *byte != 0) {
             at ^= usize::from(byte);
             let unit = *self.units.get(at)?;
-            // The highest bit marks a leaf's value, which is not a label.
+            // The highest bit marks a unit with a leaf's value. Such a unit has no label.
             if unit & (1 << 31 | 0xff) != u32::from(byte) {
                 return None;
             }

@@ -1,8 +1,8 @@
-//! Errors of vocabularies, texts and ids.
+//! Errors of vocabularies, of encoding and of decoding.
 
 use ixc_failure::Class;
 
-/// Reason why there is no tokenizer, or no tokens.
+/// Reason why a tokenizer cannot be built, or why encoding or decoding fails.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// A key has an invalid value.
@@ -10,12 +10,12 @@ pub enum TokenizerError {
     Invalid {
         /// Name of the key.
         key: String,
-        /// Value of the key as a verb phrase: `is 8`, `has 7 elements`.
+        /// Description of the value as a verb phrase, such as `is 8` or `has 7 elements`.
         found: String,
-        /// Valid values.
+        /// Description of valid values.
         expected: String,
     },
-    /// A vocabulary is needed, and the model has none (`no_vocab`).
+    /// The request needs a vocabulary, but the model has none (`no_vocab`).
     #[error(
         "the model has no vocabulary (tokenizer.ggml.model is missing, \"no_vocab\" or \"none\"): its input and output are token ids"
     )]
@@ -25,7 +25,7 @@ pub enum TokenizerError {
     UnknownPreTokenizer {
         /// Name of the pre-tokenizer.
         found: String,
-        /// The names that are supported.
+        /// Names that are supported.
         supported: Vec<&'static str>,
     },
     /// The vocabulary and the embedding matrix differ in size.
@@ -33,12 +33,12 @@ pub enum TokenizerError {
         "key \"tokenizer.ggml.tokens\" has {tokens} elements; expected {rows}, one for each row of token_embd.weight"
     )]
     RowsMismatch {
-        /// Tokens in the vocabulary.
+        /// Number of tokens in the vocabulary.
         tokens: usize,
-        /// Rows of the embedding matrix.
+        /// Number of rows of the embedding matrix.
         rows: u64,
     },
-    /// The vocabulary has neither a token for a byte of the text, nor an unknown token.
+    /// The vocabulary has no token for a byte of the text, and no unknown token.
     #[error("byte {byte:#04x} of the text has no token in this vocabulary")]
     NoTokenForByte {
         /// Byte without a token.
@@ -47,15 +47,15 @@ pub enum TokenizerError {
     /// The text is too long to index.
     #[error("the text has {bytes} bytes; the limit is {limit}")]
     TextTooLong {
-        /// Length in bytes.
+        /// Length of the text in bytes.
         bytes: usize,
         /// Maximum length in bytes.
         limit: usize,
     },
-    /// A token id outside of the vocabulary.
+    /// A token id is not below the number of tokens.
     #[error("token id {id} is outside of the vocabulary; ids go from 0 to {}", .tokens.saturating_sub(1))]
     UnknownId {
-        /// Id outside of the vocabulary.
+        /// Invalid token id.
         id: u32,
         /// Number of tokens.
         tokens: usize,
@@ -63,7 +63,7 @@ pub enum TokenizerError {
 }
 
 impl TokenizerError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             TokenizerError::Invalid { .. }

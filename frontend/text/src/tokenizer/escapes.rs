@@ -1,8 +1,8 @@
-//! Escapes in the tokens of RWKV's vocabularies.
+//! Escapes in the token texts of RWKV's vocabularies.
 
-/// Returns the bytes of a token as files of such a vocabulary write them: `\t`, `\n`, `\r`, `\xNN`;
-/// any other character after a backslash is unchanged. `None` if a backslash ends the text, or `\x`
-/// is not followed by two digits.
+/// Returns the bytes of a token from its text in a file. The escapes are `\t`, `\n`, `\r` and
+/// `\xNN`; a backslash before any other character is dropped. `None` if a backslash ends the text,
+/// or if two digits do not follow `\x`.
 pub fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut left = text.bytes();

@@ -1,4 +1,4 @@
-//! Keys of a vocabulary in a model file. Errors name them.
+//! Names of a model file's keys for the vocabulary. Errors state these names.
 
 /// Texts of the tokens.
 pub const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -20,7 +20,7 @@ pub const EOM: &str = "tokenizer.ggml.eom_token_id";
 pub const UNK: &str = "tokenizer.ggml.unknown_token_id";
 /// Id of the padding token.
 pub const PAD: &str = "tokenizer.ggml.padding_token_id";
-/// Keys whose token ends generation if the file has them.
+/// Keys of ids of tokens that end generation, if the file has them.
 pub const FIM_ENDS: [&str; 3] =
     ["tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"];
 /// SentencePiece's map of characters.

@@ -1,23 +1,23 @@
-//! Tokenizers: text to token ids and back, from a model file's own metadata.
+//! Tokenizers, which convert text to token ids and back, built from a model file's own metadata.
 //!
-//! The input is a [`TokenizerSpec`], plain data from a model file or a plan, which are both
-//! untrusted. The output is a [`Tokenizer`], which returns the same ids as llama.cpp for the same
-//! file. Encoding takes O(n log n) time, and memory in proportion to the text.
+//! The input is a [`TokenizerSpec`]: plain data from a model file or a plan, which are both
+//! untrusted. The output is a [`Tokenizer`]. For the same file, it returns the same ids as
+//! llama.cpp. Encoding takes O(n log n) time, and memory in proportion to the text.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `spec` | checked vocabulary of a file |
+//! | `spec` | vocabulary of a file, and its checks |
 //! | `keys` | keys of a vocabulary in a model file |
-//! | `vocabulary` | each token's bytes and class; which tokens end generation |
+//! | `vocabulary` | bytes and type of each token; tokens that end generation |
 //! | `special` | search for special tokens in text |
-//! | `values` | protection of user text in rendered templates |
-//! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
-//! | `byte_level` | GPT-2's bytes as letters |
-//! | `merge` | the merge loop that BPE and SPM share |
+//! | `values` | protection of rendered prompts against control tokens in user text |
+//! | `pretokenize` | pre-tokenizers, which split text into words; a table row for each |
+//! | `byte_level` | GPT-2's alphabet, which writes bytes as printable characters |
+//! | `merge` | merge loop of BPE and SPM |
 //! | `charsmap` | SentencePiece's map of characters |
 //! | `bpe`, `spm`, `unigram`, `sentencepiece_unigram`, `rwkv_world`, `wordpiece` | the algorithms |
-//! | `tokenizer` | the public interface |
-//! | `stream` | ids to text, one at a time |
+//! | `tokenizer` | public interface |
+//! | `stream` | conversion of ids to text, one id at a time |
 //! | `error` | errors |
 //!
 //! ```

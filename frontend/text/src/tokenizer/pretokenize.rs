@@ -1,19 +1,19 @@
-//! Pre-tokenizers: they split text into words; BPE does not merge across words. Each has a row in
-//! [`TABLE`].
+//! Pre-tokenizers, which split text into words. BPE merges only inside of words. [`TABLE`] has a
+//! row for each pre-tokenizer.
 //!
 //! The published patterns end in `\s+(?!\S)|\s+`: a run of white space leaves its last character to
-//! the following word. Without this look-ahead most patterns are regular. It is therefore coded by
-//! hand, and the rest runs on a linear-time engine. A backtracking engine fails on a megabyte of
-//! spaces, or silently stops splitting.
+//! the following word. Without this look-ahead, most patterns are regular. This rule is therefore
+//! coded by hand, and a linear-time regular expression engine runs the other parts of the pattern.
+//! A backtracking engine fails on a megabyte of spaces, or silently stops splitting.
 //!
-//! The other look-ahead is `\d{1,3}(?=(?:\d{3})*\b)`, digits in threes from the right: a run of
-//! digits is found, and split by counting.
+//! The other look-ahead is `\d{1,3}(?=(?:\d{3})*\b)`, which splits digits into threes from the
+//! right. Here, a run of digits is found and split by counting.
 //!
-//! Patterns are those of the models' `tokenizer.json`. In llama.cpp some are replaced by simpler
-//! ones. It does not split words at capitals for `kimi-k2`, and splits digits from the right for
-//! `tiny_aya` even before a letter. For such words, the ids here are those of the model's training,
-//! and those of llama.cpp differ. Names of embedding models are left out (`jina-*`,
-//! `granite-embed-*`, `roberta-bpe`).
+//! The patterns are those of the models' `tokenizer.json`. llama.cpp replaces some of them by
+//! simpler patterns. For `kimi-k2`, it does not split words at capitals. For `tiny_aya`, it splits
+//! digits from the right even before a letter. For such words, the ids here are those of the
+//! model's training, and llama.cpp's ids differ. The table lacks pre-tokenizers of embedding models
+//! (`jina-*`, `granite-embed-*`, `roberta-bpe`).
 
 use std::ops::Range;
 
@@ -23,63 +23,65 @@ use super::TokenizerError;
 use Stage::{BeforeThrees, Matches, Threes, ThreesUnless, Words, WordsAndRuns};
 use WholeWords::{Always, LineFeeds};
 
-/// A pre-tokenizer, and the other properties that llama.cpp derives from its name.
+/// Pre-tokenizer, and the other properties that llama.cpp derives from its name.
 #[derive(Debug)]
 pub struct PreTokenizer {
-    /// `tokenizer.ggml.pre`.
+    /// Values of `tokenizer.ggml.pre` for this pre-tokenizer.
     names: &'static [&'static str],
-    /// Stages in order: each splits the pieces of the previous one.
+    /// Stages, in order. Each stage splits the pieces of the previous stage.
     stages: &'static [Stage],
-    /// Words that are looked up before they are built from merges.
+    /// Words that are looked up as tokens before merges apply.
     pub whole_words: WholeWords,
-    /// Spelling of text in the vocabulary.
+    /// Spelling of text in the vocabulary's tokens.
     pub alphabet: Alphabet,
-    /// Condition for a BOS at the start of a sequence.
+    /// Condition for BOS at the start of a sequence.
     pub bos: Bos,
 }
 
-/// Method of a stage to split text.
+/// Method of a stage for splitting text.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Splits at both ends of each match.
+    /// Splits at both ends of each match of the pattern.
     Matches(&'static str),
-    /// Like `Matches`. Between matches it splits at runs of white space, which leave their last
-    /// character to the following word.
+    /// Splits like `Matches`. In addition, splits text between matches at runs of white space,
+    /// which leave their last character to the following word.
     Words(&'static str),
-    /// Like `Words`. Splits runs further into these lengths, using the longest that still fits
-    /// first.
+    /// Splits like `Words`. In addition, splits runs of white space into pieces of these lengths,
+    /// always the longest that fits.
     WordsAndRuns(&'static str, &'static [usize]),
-    /// Splits at both ends of each match, and inside it before every three characters, counted from
-    /// its end.
+    /// Splits at both ends of each match. Inside of a match, splits before every three characters,
+    /// counted from its end.
     Threes(&'static str),
-    /// Like `Threes` with the second pattern, but never inside a match of the first.
+    /// Splits matches of the second pattern like `Threes`, except inside of matches of the first
+    /// pattern.
     ThreesUnless(&'static str, &'static str),
-    /// Splits a match only before every three characters, counted from its end.
+    /// Splits a match before every three characters, counted from its end, but not at its ends.
     BeforeThrees(&'static str),
 }
 
-/// Words that are tokens as a whole, regardless of merges.
+/// Words that become one token even if no merges make that token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeWords {
-    /// Merges apply to every word.
+    /// No words.
     Never,
-    /// All words (`ignore_merges`).
+    /// All words that are tokens (`ignore_merges`).
     Always,
-    /// Runs of line feeds: merges cannot contain them, because a list of merges has one merge per
-    /// line.
+    /// Runs of line feeds. A list of merges has one merge on each line, so merges cannot contain
+    /// line feeds.
     LineFeeds,
 }
 
-/// Spelling of text in a vocabulary.
+/// Spelling of text in a vocabulary's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
-    /// Each byte is written as one of GPT-2's letters.
+    /// Each byte is written as a character of GPT-2's alphabet.
     Bytes,
-    /// Unchanged text, with a space as `▁`; characters without a token become tokens like `<0x0A>`.
+    /// Text is unchanged, except that a space is `▁`. Characters without a token become tokens of
+    /// bytes, like `<0x0A>`.
     Characters,
 }
 
-/// Condition for a BOS at the start of a sequence.
+/// Condition for BOS at the start of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bos {
     /// BOS is added only if the file states it.
@@ -90,64 +92,71 @@ pub enum Bos {
     Always,
 }
 
-/// Pattern of a `ByteLevel` pre-tokenizer without another pattern.
+/// Pattern of a `ByteLevel` pre-tokenizer that has no other pattern.
 pub const BYTE_LEVEL_PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// GPT-2's pattern, without its white space.
+/// Pattern of GPT-2, without its rule for white space.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
-/// Llama 3: contractions in any case, digits in threes, separate newlines.
+/// Pattern of Llama 3: contractions in upper or lower case, digits in threes, and newlines separate
+/// from other white space.
 const LLAMA_3: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Qwen2: like Llama 3, with single digits.
+/// Pattern of Qwen2: like Llama 3, but with single digits.
 const QWEN_2: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Qwen3.5: like Qwen2, with marks as parts of words.
+/// Pattern of Qwen3.5: like Qwen2, but combining marks are parts of words.
 const QWEN_35: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// DeepSeek-V3's third pattern.
+/// Third pattern of DeepSeek-V3.
 const DEEPSEEK_3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"##;
-/// GPT-4o: words are split at capitals and keep their contraction.
+/// Pattern of GPT-4o: words are split at capitals and include their contraction.
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
-/// Mistral's Tekken: like GPT-4o, without contractions and with single digits.
+/// Pattern of Mistral's Tekken: like GPT-4o, but without contractions and with single digits.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
 
-/// Falcon: GPT-2 after separate punctuation, and digits in threes from the left.
+/// First pattern of Falcon, for punctuation. Later stages have GPT-2's pattern, and digits in
+/// threes from the left.
 const FALCON_PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
-/// Han, Hiragana and Katakana of DeepSeek-V3.
+/// Second pattern of DeepSeek-V3, for Han, Hiragana and Katakana.
 const CHINESE_JAPANESE: &str = "[一-龥぀-ゟ゠-ヿ]+";
-/// Spark 2.5: like DeepSeek-V3, with single newlines.
+/// Pattern of Spark 2.5: like DeepSeek-V3, but with single newlines.
 const SPARK_25: &str =
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]"##;
-/// Kimi K2: separate Han, otherwise like GPT-4o.
+/// Pattern of Kimi K2: like GPT-4o, but Han characters are separate.
 const KIMI_K2: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Ling: more contractions; a newline ends a run.
+/// Pattern of Ling: more contractions, and a newline ends a run of white space.
 const BAILING: &str =
     r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]";
-/// Seed: like Qwen2, with punctuation without newlines.
+/// Pattern of Seed: like Qwen2, but punctuation does not include newlines.
 const SEED: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+";
-/// MiniCPM5's second pattern: like Llama 3, after its digits were split.
+/// Second pattern of MiniCPM5: like Llama 3, but runs of digits stay whole, because the first
+/// pattern has split them.
 const MINICPM_5: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Like Qwen2, without contractions: Turkish has endings after apostrophes.
+/// Pattern of UfakZeka: like Qwen2, but without contractions, because Turkish has endings after
+/// apostrophes.
 const UFAKZEKA: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// EXAONE MoE: words separated by single spaces stay together.
+/// Pattern of EXAONE MoE: words that single spaces separate stay together.
 const EXAONE_MOE: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]";
-/// Youtu's first pattern: separate Korean, full-width punctuation, Bopomofo, Chinese and Japanese.
+/// First pattern of Youtu: Korean, full-width punctuation, Bopomofo, Chinese and Japanese are
+/// separate.
 const YOUTU_SCRIPTS: &str = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+";
-/// Youtu's second pattern: like GPT-4o, with single digits.
+/// Second pattern of Youtu: like GPT-4o, but with single digits.
 const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
-/// Trinity: separate Asian scripts.
+/// Pattern of Trinity for Asian scripts, which are separate.
 const AFMOE_SCRIPTS: &str = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+";
-/// DeepSeek LLM: letters of scripts with cases, as listed by its authors.
+/// Pattern of DeepSeek LLM for letters: scripts with upper and lower case, as its authors listed
+/// them.
 const DEEPSEEK_LLM_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
-/// DeepSeek LLM: punctuation, including full-width.
+/// Pattern of DeepSeek LLM for punctuation, including full-width punctuation.
 const DEEPSEEK_LLM_PUNCTUATION: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
-/// DeepSeek LLM and Coder: Chinese, Japanese, Korean and the code points between them.
+/// Pattern of DeepSeek LLM and Coder for Chinese, Japanese, Korean and the code points between
+/// them.
 const DEEPSEEK_ASIAN: &str = "[一-龥ࠀ-一가-퟿]+";
-/// BLOOM: words up to common punctuation.
+/// Pattern of BLOOM: words up to common punctuation.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
-/// Digits with the rest of a word after them, in which `\d{1,3}(?=(?:\d{3})*\b)` finds no match.
-/// (Words as in Oniguruma: with all numbers.)
+/// Pattern for digits that are followed by the rest of a word, in which `\d{1,3}(?=(?:\d{3})*\b)`
+/// finds no match. A word has the characters that Oniguruma counts, including all numbers.
 const DIGITS_IN_WORD: &str = r"\d+[[\p{L}\p{M}\p{N}\p{Pc}]--\d]";
-/// Runs of line feeds, separate from other text.
+/// Pattern that separates runs of line feeds from other text.
 const LINES: &str = r"[^\n]+|\n+";
 
-/// Values of most rows.
+/// Values of most rows of the table.
 const USUAL: PreTokenizer = PreTokenizer {
     names: &[],
     stages: &[],
@@ -156,8 +165,8 @@ const USUAL: PreTokenizer = PreTokenizer {
     bos: Bos::IfStated,
 };
 
-/// All supported pre-tokenizers. Stages are those of llama.cpp's `llm_tokenizer_bpe`, without their
-/// white-space tail. The first row is for files without a name.
+/// All supported pre-tokenizers. The stages are those of llama.cpp's `llm_tokenizer_bpe`, without
+/// the rule for white space at the end of patterns. The first row is for files that state no name.
 #[rustfmt::skip]
 const TABLE: &[PreTokenizer] = &[
     PreTokenizer { names: &["default", ""], stages: &[Matches(r"[\p{P}$+<=>^~|]+"), Words(GPT_2), Matches(r"\p{N}+"), Matches("[0-9][0-9][0-9]")], ..USUAL },
@@ -195,7 +204,7 @@ const TABLE: &[PreTokenizer] = &[
     PreTokenizer { names: &["sarvam-moe"], stages: &[Matches(LINES)], alphabet: Alphabet::Characters, ..USUAL },
 ];
 
-/// Returns the valid names of `tokenizer.ggml.pre`.
+/// Returns the valid values of `tokenizer.ggml.pre`.
 pub fn supported_pre_tokenizers() -> Vec<&'static str> {
     TABLE.iter().flat_map(|row| row.names).copied().filter(|name| !name.is_empty()).collect()
 }
@@ -212,8 +221,9 @@ impl PreTokenizer {
         })
     }
 
-    /// Returns the name of the row with these patterns, written as in a `tokenizer.json` (`Split`,
-    /// isolated matches). If `whole_words` is set, the row must look up whole words.
+    /// Returns the name of the row that has these patterns, which are written as in a
+    /// `tokenizer.json` (`Split`, isolated matches). With `whole_words`, the row must look up whole
+    /// words.
     pub fn with_patterns(patterns: &[&str], whole_words: bool) -> Option<&'static str> {
         let wanted: Vec<(bool, String)> = patterns.iter().map(|pattern| published_pattern(pattern)).collect();
         let same = |row: &&PreTokenizer| {
@@ -232,26 +242,27 @@ impl PreTokenizer {
     }
 }
 
-/// Converts a published pattern to the form of the table. Also returns whether the pattern ended
-/// with the usual rule for runs of white space, which the result lacks.
+/// Converts a published pattern to the form in the table. Also returns whether the pattern ended
+/// with the usual rule for runs of white space, which is removed from the result.
 fn published_pattern(pattern: &str) -> (bool, String) {
-    // Contractions in any case: the engine here does not have such groups.
+    // These are contractions in upper or lower case. The regular expression engine here lacks
+    // case-insensitive groups.
     const CONTRACTIONS: [(&str, &str); 3] = [
         ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"),
         ("(?i:[sdmt]|ll|ve|re)", "(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"),
         ("\\p{N}{1}|", "\\p{N}|"),
     ];
     let mut pattern = pattern.to_owned();
-    // After a word, contractions are an optional group.
+    // In patterns in which words include their contraction, it is an optional group.
     pattern = pattern.replace(&format!("{}?", CONTRACTIONS[0].0), &format!("(?:{})?", CONTRACTIONS[0].1));
     for (from, to) in CONTRACTIONS {
         pattern = pattern.replace(from, to);
     }
-    // Some files have the characters themselves instead of escapes.
+    // Some files have these characters instead of their escapes.
     for (character, escape) in [("\r", r"\r"), ("\n", r"\n"), ("\t", r"\t")] {
         pattern = pattern.replace(character, escape);
     }
-    // Possessive quantifiers are unnecessary: this engine does not backtrack.
+    // Possessive quantifiers have no effect in an engine that does not backtrack.
     pattern = pattern.replace("?+", "?").replace("++", "+").replace("\\$", "$");
     for tail in [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s"] {
         if let Some(words) = pattern.strip_suffix(tail) {
@@ -262,7 +273,8 @@ fn published_pattern(pattern: &str) -> (bool, String) {
 }
 
 impl Stage {
-    /// Returns the published pattern of a stage; `None` for stages that one pattern cannot express.
+    /// Returns the published pattern that a stage corresponds to; `None` for stages that one
+    /// pattern cannot express.
     fn published_pattern(self) -> Option<(bool, String)> {
         match self {
             Words(pattern) => Some((true, pattern.to_owned())),
@@ -273,7 +285,8 @@ impl Stage {
 
     fn regex(self) -> Regex {
         let regex = match self {
-            // Leftmost first: white space is tried at positions without a match of the pattern.
+            // The first pattern that matches at a position is used, so white space matches only
+            // where the stage's pattern does not.
             Words(pattern) | WordsAndRuns(pattern, _) => Regex::new_many(&[pattern, r"\s+"]),
             ThreesUnless(except, pattern) => Regex::new_many(&[except, pattern]),
             Matches(pattern) | Threes(pattern) | BeforeThrees(pattern) => Regex::new(pattern),
@@ -282,7 +295,7 @@ impl Stage {
     }
 }
 
-/// Index of a stage's second pattern.
+/// Index of the second pattern in a stage's compiled patterns.
 const SECOND: usize = 1;
 
 /// Compiled pre-tokenizer.
@@ -299,7 +312,7 @@ impl Splitter {
             let mut cut = Vec::with_capacity(pieces.len());
             for piece in pieces {
                 let mut from = piece.start;
-                // A stage splits each piece independently of its neighbours.
+                // Each piece is split independently of its neighbours.
                 cut_piece(*stage, regex, &text[piece.clone()], |at| {
                     let to = piece.start + at;
                     cut.extend((from < to).then_some(from..to));
@@ -313,7 +326,7 @@ impl Splitter {
     }
 }
 
-/// Passes the positions at which a stage splits `text` to `cut`, in order.
+/// Calls `cut` with each position at which a stage splits `text`, in order.
 fn cut_piece(stage: Stage, regex: &Regex, text: &str, mut cut: impl FnMut(usize)) {
     let mut at = 0;
     while let Some(found) = regex.find(Input::new(text).range(at..)) {
@@ -341,9 +354,9 @@ fn cut_piece(stage: Stage, regex: &Regex, text: &str, mut cut: impl FnMut(usize)
     }
 }
 
-/// Splits at a run of white space at the end of `text`: `\s+(?!\S)|\s+`. Other text follows unless
-/// `last` is set; the run then returns its last character, unless it is the only one. It is split
-/// into lengths of `runs`, if there are any. Returns the end of the run.
+/// Splits at a run of white space at the end of `text`, as `\s+(?!\S)|\s+` does. Unless `last` is
+/// set, other text follows: the run then leaves its last character to it, unless it has only one. A
+/// run is split into pieces of the lengths in `runs`, if there are any. Returns the end of the run.
 fn cut_run(text: &str, start: usize, last: bool, runs: &[usize], cut: &mut impl FnMut(usize)) -> usize {
     let run = &text[start..];
     let given_back = run.chars().next_back().filter(|c| !last && c.len_utf8() < run.len()).map_or(0, char::len_utf8);
@@ -360,7 +373,8 @@ fn cut_run(text: &str, start: usize, last: bool, runs: &[usize], cut: &mut impl 
     end
 }
 
-/// Returns the positions before the last three, six, nine … characters.
+/// Returns the positions before the last three, six, nine and further multiples of three
+/// characters.
 fn threes(digits: &str) -> impl Iterator<Item = usize> {
     let count = digits.chars().count();
     digits
@@ -407,14 +421,14 @@ mod tests {
         assert_eq!(split("qwen2", &"1".repeat(1 << 16)).len(), 1 << 16);
     }
 
-    /// Words of Hugging Face's tokenizers with the published patterns:
-    /// `tests/vectors/pretokenizers.py`.
+    /// Tests that words are the same as those of Hugging Face's tokenizers with the published
+    /// patterns, recorded by `tests/vectors/pretokenizers.py`.
     #[test]
     fn pre_tokenizer_words_match_hugging_face() {
         #[derive(serde::Deserialize)]
         struct Vectors {
             texts: Vec<String>,
-            /// Number of characters of each word, by name and text.
+            /// Number of characters in each word, by the name of the pre-tokenizer and the text.
             words: std::collections::BTreeMap<String, Vec<Vec<usize>>>,
         }
         let vectors: Vectors = serde_json::from_str(include_str!("../../tests/vectors/pretokenizers.json")).unwrap();
@@ -433,7 +447,7 @@ mod tests {
     fn digits_are_counted_from_the_right() {
         assert_eq!(split("afmoe", "1234567"), ["1", "234", "567"]);
         assert_eq!(split("tiny_aya", "1234567 123456"), ["1", "234", "567", " ", "123", "456"]);
-        // There is no boundary, so the second pattern counts from the left.
+        // A letter follows the digits, so the second pattern counts from the left.
         assert_eq!(split("tiny_aya", "1234x"), ["123", "4", "x"]);
         assert_eq!(split("superbpe", "in 1234 words"), ["in ", "1", "234", " words"]);
     }
@@ -453,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Patterns as in `tokenizer.json`.
+    /// Tests that patterns in the form of `tokenizer.json` are recognised.
     #[test]
     fn published_patterns_are_recognised() {
         const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
@@ -478,11 +492,13 @@ mod tests {
         assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], false), Some("dbrx"));
         assert_eq!(known(&[&gpt_4o], false), Some("gpt-4o"));
         assert_eq!(known(&deepseek, false), Some("deepseek-v3"));
-        // DeepSeek's files have JSON escapes of the characters, not escapes of the pattern.
+        // DeepSeek's files have the characters themselves (as JSON escapes), not escapes of the
+        // pattern language.
         let literal = deepseek.map(|pattern| pattern.replace(r"\r\n", "\r\n"));
         assert!(literal[2].contains("[\r\n]*"));
         assert_eq!(known(&literal.each_ref().map(String::as_str), false), Some("deepseek-v3"));
-        // DeepSeek-LLM, -V2 and Coder V2: digits one by one (`Digits`, individual).
+        // These are the patterns of DeepSeek-LLM, -V2 and Coder V2, which split digits one by one
+        // (`Digits`, individual).
         let llm = ["[\r\n]", DEEPSEEK_LLM_LETTERS, DEEPSEEK_LLM_PUNCTUATION, r"\s+$", DEEPSEEK_ASIAN, r"\p{N}"];
         assert_eq!(known(&llm, false), Some("deepseek-llm"));
         let coder = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_ASIAN, r"\p{N}"];

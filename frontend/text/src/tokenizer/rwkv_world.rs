@@ -1,5 +1,5 @@
-//! Tokenizer of RWKV's World vocabulary: it takes the longest token at each position of a text.
-//! Tokens are bytes, which files write like Python's `repr`.
+//! Tokenizer of RWKV's World vocabulary. At each position of a text, it takes the longest token.
+//! Tokens are byte strings, which files write like Python's `repr`.
 //!
 //! ```text
 //! tokens  "a", "ab", "b", "\xe4"        text "abba\u{4e00}"  ->  "ab" "b" "a" "\xe4" ...
@@ -9,21 +9,21 @@ use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec};
 use super::vocabulary::Vocabulary;
 
-/// Longest-match tokenizer.
+/// Tokenizer that takes the longest token at each position.
 #[derive(Clone, Debug)]
 pub struct Longest {
-    /// Tokens of text, sorted by bytes; a prefix precedes longer tokens. The last of several tokens
-    /// with the same bytes is kept.
+    /// Tokens of text, sorted by their bytes; a token comes before the longer tokens that begin
+    /// with it. If several tokens have the same bytes, the last is kept.
     tokens: Vec<(Box<[u8]>, u32)>,
-    /// Index of the first token for each first byte, and the end of the last tokens.
+    /// Index of the first token for each first byte. The last element is the number of tokens.
     by_first: Vec<usize>,
 }
 
 impl Longest {
-    /// Returns the tokenizer of a valid spec.
+    /// Returns the tokenizer of a spec, which must be valid.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Longest {
-        // User text must not end a turn, so control tokens are left out, and so is padding of the
-        // table.
+        // Control tokens are excluded, because user text must not end a turn. Padding of the
+        // vocabulary is excluded, too.
         let is_text = |id: &u32| {
             matches!(
                 vocabulary.token_type(*id),
@@ -40,7 +40,7 @@ impl Longest {
         Longest { tokens, by_first }
     }
 
-    /// Appends the ids of `text`.
+    /// Appends the token ids of `text`. `unknown` is the token for bytes that no token covers.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let mut left = text.as_bytes();
         while let Some(&byte) = left.first() {
@@ -57,7 +57,7 @@ impl Longest {
     /// Returns the longest token that is a prefix of `text`, and its length.
     fn longest(&self, text: &[u8]) -> Option<(u32, usize)> {
         let first = usize::from(*text.first()?);
-        // Tokens that share the text's first bytes, the shortest first.
+        // These tokens begin with the first bytes of the text, the shortest first.
         let mut tokens = &self.tokens[self.by_first[first]..self.by_first[first + 1]];
         let mut longest = None;
         for len in 1.. {
@@ -67,7 +67,7 @@ impl Longest {
                 tokens = &tokens[1..];
             }
             let Some(&next) = text.get(len) else { break };
-            // All remaining tokens are longer than `len`.
+            // From here on, all tokens are longer than `len` bytes.
             let from = tokens.partition_point(|(bytes, _)| bytes[len] < next);
             let to = tokens.partition_point(|(bytes, _)| bytes[len] <= next);
             tokens = &tokens[from..to];

@@ -1,57 +1,59 @@
-//! SentencePiece's unigram tokenizer, as for XLM-R. A table maps characters, and spaces become `▁`.
-//! Of all tokenisations of the result, it selects the one with the highest sum of scores.
+//! SentencePiece's unigram tokenizer, which XLM-R uses. It replaces characters by a table, and
+//! spaces by `▁`. Of all ways to split the result into tokens, it selects the one with the highest
+//! sum of scores.
 //!
 //! ```text
-//! // by the table, with a space before it; a run of spaces is one
+//! // characters are replaced by the table; a space is put before the text; a run of spaces is one
 //! "Ａ  b"  ->  "▁A▁b"
 //! best[0]       = 0
-//! // from the beginning to the end; the first of equal ones
+//! // computed from the start to the end; of equal sums, the first is used
 //! best[at + n]  = max of best[at] + score of a token of n bytes that begins at `at`
 //! ```
 //!
-//! A character without a token costs 10 more than the worst token, and a run of such characters is
-//! one unknown token.
+//! A character without a token has the score of the worst token minus 10. A run of such characters
+//! is one unknown token.
 
 use super::TokenizerError;
 use super::charsmap::Charsmap;
 use super::spec::{TokenType, TokenizerSpec};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 
-/// Cost of an unknown character in addition to that of the worst token.
+/// Difference between the score of the worst token and that of a character without a token.
 const UNKNOWN: f64 = 10.0;
 
 /// SentencePiece's unigram tokenizer.
 #[derive(Clone, Debug)]
 pub struct Sentence {
     charsmap: Charsmap,
-    /// Whether a space is put before a text.
+    /// Whether a space is put before each text.
     prefix: bool,
-    /// Whether runs of spaces are merged, and spaces at both ends removed.
+    /// Whether runs of spaces become one space, and spaces at both ends are removed.
     squeezes: bool,
-    /// Tokens of text, sorted by text; a prefix precedes longer texts.
+    /// Tokens of text, sorted by text: text, id and score. A token comes before the longer tokens
+    /// that begin with it.
     tokens: Vec<(Box<str>, u32, f64)>,
-    /// Score of an unknown character.
+    /// Score of a character without a token.
     unknown: f64,
 }
 
-/// Best tokenisation up to a position.
+/// Best way to split the text up to a position.
 #[derive(Clone, Copy)]
 struct BestPath {
     score: f64,
-    /// Start of its last token, and the token's id.
+    /// Start and id of the last token; the id is `None` for a character without a token.
     from: Option<(usize, Option<u32>)>,
 }
 
 impl Sentence {
-    /// Returns the tokenizer of a valid spec.
+    /// Returns the tokenizer of a spec, which must be valid.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Sentence {
         let score = |id: usize| f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
-        // Control tokens are left out, because user text must not become one. Padding of the table
-        // is not part of the model.
+        // Control tokens are excluded, because user text must not become one. Padding of the
+        // vocabulary is excluded, because the model's own tokenizer lacks it.
         let is_text = |id: u32| matches!(vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined);
         let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && is_text(*id as u32));
         let mut tokens: Vec<_> = texts.map(|(id, text)| (text.as_str().into(), id as u32, score(id))).collect();
-        // The last of several tokens with the same text is used.
+        // If several tokens have the same text, the last is used.
         tokens.sort_by(|a: &(Box<str>, u32, f64), b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         tokens.dedup_by(|other, first| other.0 == first.0);
         let lowest = tokens.iter().map(|(.., score)| *score).fold(f64::INFINITY, f64::min);
@@ -64,11 +66,11 @@ impl Sentence {
         }
     }
 
-    /// Appends the ids of `text`, which contains no special tokens.
+    /// Appends the token ids of `text`, which must contain no special tokens.
     ///
     /// # Errors
-    /// [`TokenizerError::NoTokenForByte`] if a character has no token and there is no unknown
-    /// token.
+    /// [`TokenizerError::NoTokenForByte`] if a character has no token, and the vocabulary has no
+    /// unknown token.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let text = self.respell(text);
         let mut best = vec![BestPath { score: 0.0, from: None }; text.len() + 1];
@@ -93,7 +95,7 @@ impl Sentence {
         while let Some((from, id)) = best[at].from {
             let byte = text.as_bytes()[from];
             match id.map_or_else(|| unknown.ok_or(TokenizerError::NoTokenForByte { byte }), Ok)? {
-                // A run of unknown characters is one token.
+                // A run of characters without tokens becomes one unknown token.
                 id if reversed.last() == Some(&id) && Some(id) == unknown => {}
                 id => reversed.push(id),
             }
@@ -103,7 +105,7 @@ impl Sentence {
         Ok(())
     }
 
-    /// Spells a text like the tokens.
+    /// Returns a text in the spelling of the tokens.
     fn respell(&self, text: &str) -> String {
         let text = self.charsmap.apply(text);
         let text = if self.squeezes { text.trim_matches(' ') } else { &text };
@@ -121,11 +123,12 @@ impl Sentence {
         out
     }
 
-    /// Passes every token that is a prefix of `text` to `found`, the shortest first.
+    /// Calls `found` with each token that is a prefix of `text`, the shortest first.
     fn begin(&self, text: &[u8], mut found: impl FnMut(&(Box<str>, u32, f64))) {
         let mut left = &self.tokens[..];
         for (depth, &byte) in text.iter().enumerate() {
-            // The remaining tokens share the bytes before; the first of them may end here.
+            // The remaining tokens begin with the same bytes as the text up to here. The first of
+            // them may end here.
             let at = |token: &(Box<str>, u32, f64)| token.0.as_bytes().get(depth).copied();
             let from = left.partition_point(|token| at(token) < Some(byte));
             let to = left.partition_point(|token| at(token) <= Some(byte));

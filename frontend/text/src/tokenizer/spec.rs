@@ -1,4 +1,4 @@
-//! A vocabulary as in a model file: plain data, which plans include, and its checks.
+//! Vocabulary of a model file as plain data, which plans include, and the checks of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,73 +9,78 @@ use super::keys::{BOS, CHARSMAP, EOM, EOS, EOT, FIM_ENDS, MERGES, PAD, SCORES, T
 use super::pretokenize::PreTokenizer;
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
 
-/// Maximum number of tokens: twice the largest known vocabulary (Gemma's 262,144).
+/// Maximum number of tokens: twice that of the largest known vocabulary (Gemma, 262,144).
 pub const MAX_TOKENS: usize = 1 << 19;
-/// Maximum number of merges: twice the largest known number (446,189 in gpt-4o's vocabulary).
+/// Maximum number of merges: more than twice the largest known number (gpt-4o, 446,189).
 pub const MAX_MERGES: usize = 1 << 20;
-/// Maximum length of a token's text in bytes: four times the longest known one (128 bytes, as
-/// two-byte letters). The time for merging is proportional to it.
+/// Maximum length of a token's text in bytes: four times that of the longest known token (128
+/// bytes, written as two-byte characters). The time for merging is proportional to this length.
 pub const MAX_TOKEN_BYTES: usize = 1024;
 
-/// Algorithm of a vocabulary.
+/// Tokenizer algorithm of a vocabulary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModelKind {
-    /// No vocabulary: the input of the model is ids.
+    /// No tokenizer. The model's input is token ids.
     #[default]
     None,
-    /// SentencePiece, `tokenizer.ggml.model = "llama"`: merges by score, bytes as fallback.
+    /// SentencePiece with merges, `tokenizer.ggml.model = "llama"`: merges by score, and tokens of
+    /// bytes for other text.
     Spm,
-    /// BPE, `"gpt2"` and `"gemma4"`: merges by rank inside of words.
+    /// BPE, `"gpt2"` and `"gemma4"`: merges by rank, inside of words.
     Bpe,
-    /// PLaMo 2's and 3's, `"plamo2"`: the highest sum of scores, bytes as fallback.
+    /// Unigram tokenizer of PLaMo 2 and 3, `"plamo2"`: the highest sum of scores, and tokens of
+    /// bytes for other text.
     Unigram,
-    /// RWKV's, `"rwkv"`: the longest token at each position; tokens are bytes.
+    /// RWKV's World tokenizer, `"rwkv"`: the longest token at each position. Tokens are byte
+    /// strings.
     Longest,
-    /// BERT's, `"bert"`: the longest tokens of each word, from its beginning.
+    /// BERT's WordPiece, `"bert"`: the longest token at each position of a word, from its beginning
+    /// on.
     WordPiece,
-    /// SentencePiece's unigram model, `"t5"`, also of XLM-R: the highest sum of scores.
+    /// SentencePiece's unigram tokenizer, `"t5"`, which XLM-R uses, too: the highest sum of scores.
     Sentence,
 }
 
-/// ggml's `tokenizer.ggml.token_type`.
+/// Type of a token, by ggml's numbers (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenType {
-    /// 0: not stated.
+    /// Number 0: no type is stated.
     Undefined,
-    /// 1: text.
+    /// Number 1: text.
     Normal,
-    /// 2: replaces text without a token.
+    /// Number 2: token that replaces text without a token.
     Unknown,
-    /// 3: not text; matched in text only on request, not shown.
+    /// Number 3: token that is not text. It is recognised in text only on request, and is not
+    /// shown.
     Control,
-    /// 4: text that is always one token.
+    /// Number 4: text that always becomes this token.
     UserDefined,
-    /// 5: padding of the vocabulary.
+    /// Number 5: padding of the vocabulary.
     Unused,
-    /// 6: one byte, `<0x0A>`.
+    /// Number 6: token of one byte, written as `<0x0A>`.
     Byte,
 }
 
 impl TokenType {
-    /// Returns the type with this number.
+    /// Returns the type with this number, if it exists.
     pub fn from_number(number: i32) -> Option<TokenType> {
         usize::try_from(number).ok().and_then(|number| TOKEN_TYPES.get(number)).copied()
     }
 
-    /// Returns whether such tokens are matched in text before it is tokenized: always, or on
+    /// Returns whether tokens of this type are recognised in text before tokenization, always or on
     /// request.
     pub fn is_special(self) -> bool {
         matches!(self, TokenType::UserDefined | TokenType::Control | TokenType::Unknown)
     }
 
-    /// Returns whether tokens of this type have their names in the vocabulary unchanged, regardless
-    /// of the vocabulary's spelling of text.
+    /// Returns whether the vocabulary has the names of such tokens unchanged. The spelling of text
+    /// does not apply to them.
     pub(super) fn is_name(self) -> bool {
         self.is_special() || self == TokenType::Byte
     }
 }
 
-/// Types of tokens, by number.
+/// Types of tokens; the index is ggml's number.
 const TOKEN_TYPES: [TokenType; 7] = [
     TokenType::Undefined,
     TokenType::Normal,
@@ -86,57 +91,59 @@ const TOKEN_TYPES: [TokenType; 7] = [
     TokenType::Byte,
 ];
 
-/// Tokens with a role.
+/// Ids of the tokens that have a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecialIds {
-    /// Token that begins a sequence.
+    /// Id of the token that begins a sequence.
     pub bos: Option<u32>,
-    /// Token that ends a sequence.
+    /// Id of the token that ends a sequence.
     pub eos: Option<u32>,
-    /// Token that ends a turn.
+    /// Id of the token that ends a turn.
     pub eot: Option<u32>,
-    /// Token that ends a message.
+    /// Id of the token that ends a message.
     pub eom: Option<u32>,
-    /// Token for unknown text.
+    /// Id of the token for unknown text.
     pub unk: Option<u32>,
-    /// Padding token.
+    /// Id of the padding token.
     pub pad: Option<u32>,
-    /// Fill-in-the-middle padding, and separators of repositories and files: each ends generation.
+    /// Ids of fill-in-the-middle tokens that end generation: padding, and separators of
+    /// repositories and files.
     pub fim_ends: Vec<u32>,
 }
 
-/// Vocabulary as in the file.
+/// Vocabulary and settings of a tokenizer, as the file has them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenizerSpec {
-    /// Algorithm of the vocabulary.
+    /// Tokenizer algorithm.
     pub model: ModelKind,
-    /// Name of the pre-tokenizer (BPE); empty if the file has none.
+    /// Name of the pre-tokenizer, for BPE; empty if the file states none.
     pub pre_tokenizer: String,
-    /// Token texts; the index is the id.
+    /// Text of each token; the index is the token id.
     pub tokens: Vec<String>,
-    /// Scores of SPM's and PLaMo's tokens: one for each token, or empty.
+    /// Score of each token, for algorithms with scores; may be empty.
     pub scores: Vec<f32>,
-    /// Types, one for each token; if empty, all tokens are normal.
+    /// Type of each token. If empty, all tokens are normal text.
     pub types: Vec<TokenType>,
-    /// BPE merges, best first: left and right separated by a space.
+    /// Merges of BPE, the best first. A space separates the left and right sides.
     pub merges: Vec<String>,
-    /// Tokens with a role.
+    /// Ids of the tokens that have a role.
     pub special: SpecialIds,
-    /// Whether a sequence starts with BOS.
+    /// Whether BOS is added at the start of a sequence.
     pub add_bos: bool,
-    /// Whether a sequence ends with EOS.
+    /// Whether EOS is added at the end of a sequence.
     pub add_eos: bool,
     /// Whether a space is put before a text (SPM).
     pub add_space_prefix: bool,
-    /// Source of the chat template.
+    /// Source of the model's chat template.
     pub chat_template: Option<String>,
-    /// Whether text is lowercased first (WordPiece).
+    /// Whether text is lowercased before tokenization (WordPiece).
     pub lowercase: bool,
-    /// Whether accents of letters are removed first (WordPiece).
+    /// Whether accents are removed from letters before tokenization (WordPiece).
     pub strip_accents: bool,
-    /// Table that maps characters first, in SentencePiece's format; empty for none (`Sentence`).
+    /// Table that replaces characters before tokenization, in SentencePiece's format; may be empty
+    /// (`Sentence`).
     pub charsmap: Vec<u8>,
-    /// Whether runs of spaces are merged, and spaces at both ends removed (`Sentence`).
+    /// Whether runs of spaces become one space, and spaces at both ends are removed (`Sentence`).
     pub squeezes_spaces: bool,
 }
 
@@ -146,7 +153,7 @@ fn invalid(key: &str, found: impl Into<String>, expected: impl Into<String>) -> 
 }
 
 impl TokenizerSpec {
-    /// Checks the properties on which a tokenizer relies. The spec of a plan has no other check.
+    /// Checks all properties that tokenizers rely on. The spec of a plan is checked nowhere else.
     ///
     /// # Errors
     /// [`TokenizerError`], with the key, its value and the expected value.
@@ -233,7 +240,7 @@ impl TokenizerSpec {
         Ok(())
     }
 
-    /// Checks that the embedding matrix has exactly one row for each token.
+    /// Checks that the embedding matrix has exactly one row for each token of the vocabulary.
     ///
     /// # Errors
     /// [`TokenizerError::RowsMismatch`].
@@ -245,7 +252,7 @@ impl TokenizerSpec {
     }
 }
 
-/// Checks the id of a key against the number of tokens, and returns it.
+/// Returns the id under `key`. An id that is not below the number of tokens is an error.
 ///
 /// # Errors
 /// [`TokenizerError::Invalid`].
@@ -258,19 +265,19 @@ pub fn check_id(key: &str, id: Option<u32>, tokens: usize) -> Result<Option<u32>
     }
 }
 
-/// Returns the text of the token for a byte.
+/// Returns the text of a byte's token, like `<0x0A>`.
 pub(super) fn byte_token(byte: u8) -> String {
     format!("<0x{byte:02X}>")
 }
 
-/// Returns the byte of a text like `<0x0A>`.
+/// Returns the byte that a text like `<0x0A>` stands for; `None` for other texts.
 pub fn byte_of(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    // `from_str_radix` would accept a sign.
+    // `from_str_radix` alone would accept a sign before the digits.
     (hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit())).then(|| u8::from_str_radix(hex, 16).ok())?
 }
 
-/// Splits a merge into both sides. The left side may be a space itself.
+/// Splits the text of a merge into its left and right sides. The left side may begin with a space.
 pub fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge.get(first..)?.find(' ')?;

@@ -1,38 +1,39 @@
-//! Finds special tokens in text: the leftmost, and the longest of those that begin there, like
-//! Hugging Face's tokenizers. With tokens `ab` and `bcd`, the text `abcd` is `ab`, `cd`. (llama.cpp
-//! searches the longest token first at any position, which gives `a`, `bcd`. No known vocabulary
-//! has special tokens with such an overlap.)
+//! Search for special tokens in text. It finds the leftmost token, and the longest of the tokens
+//! that begin there, like Hugging Face's tokenizers. For example, if `ab` and `bcd` are tokens,
+//! `abcd` becomes `ab` and the text `cd`. In contrast, llama.cpp searches the whole text for the
+//! longest token first, which gives `a` and `bcd`. No known vocabulary has special tokens that
+//! overlap like this.
 //!
-//! The cost is an automaton of at most [`MAX_STATES`] states, and at most [`MAX_SPECIAL_BYTES`]
-//! steps for each byte of text. Memory holds only the fragments.
+//! The search uses an automaton of at most [`MAX_STATES`] states, and takes at most
+//! [`MAX_SPECIAL_BYTES`] steps for each byte of text. Its memory is that of the result.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-/// Maximum length of a special token's text, in bytes. The longest known has 93: 31 times `▁`.
+/// Maximum length of a special token's text in bytes. The longest known text has 93: 31 times `▁`.
 pub const MAX_SPECIAL_BYTES: usize = 256;
-/// Maximum number of states of the automaton, which are the different prefixes of special tokens in
-/// bytes. A speech model with 28,672 custom tokens has about 60,000.
+/// Maximum number of states of the automaton. Each distinct prefix of a special token's bytes is a
+/// state. A speech model with 28,672 additional tokens has about 60,000.
 pub const MAX_STATES: usize = 1 << 18;
 
-/// Part of a text.
+/// Part of a text that was split at its special tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment<'t> {
-    /// Text to tokenize.
+    /// Text without special tokens.
     Text(&'t str),
-    /// A special token.
+    /// Id of a special token.
     Token(u32),
 }
 
-/// Token texts as one automaton.
+/// Set of special tokens, as an automaton of their texts.
 #[derive(Clone, Debug, Default)]
 pub struct SpecialTokens {
-    /// Automaton; `None` without tokens to find.
+    /// Automaton; `None` if the set is empty.
     automaton: Option<AhoCorasick>,
-    /// Ids by the automaton's pattern.
+    /// Token id of each of the automaton's patterns.
     ids: Vec<u32>,
 }
 
-/// Returns the number of states of the automaton of these texts, not counting its root.
+/// Returns the number of states that an automaton of these texts has, without its root.
 pub fn states<'t>(texts: impl IntoIterator<Item = &'t str>) -> usize {
     let mut sorted: Vec<&[u8]> = texts.into_iter().map(str::as_bytes).collect();
     sorted.sort_unstable();
@@ -47,8 +48,8 @@ pub fn states<'t>(texts: impl IntoIterator<Item = &'t str>) -> usize {
 }
 
 impl SpecialTokens {
-    /// Returns the automaton of texts and their ids. The first of equal texts is used, and empty
-    /// ones match nothing. The texts must respect the limits above, which
+    /// Returns the set of these texts and ids. If two texts are equal, the first is used; empty
+    /// texts match nothing. The texts must respect the limits above, which
     /// [`super::TokenizerSpec::validate`] checks. If the automaton cannot be built, nothing
     /// matches.
     pub fn new<'t>(tokens: impl IntoIterator<Item = (&'t str, u32)>) -> SpecialTokens {
@@ -58,7 +59,7 @@ impl SpecialTokens {
         if tokens.is_empty() {
             return SpecialTokens::default();
         }
-        // Use the automaton kind whose size is always a small multiple of the number of states.
+        // The size of this kind of automaton is always a small multiple of the number of states.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
@@ -79,7 +80,7 @@ impl SpecialTokens {
         let mut fragments = Vec::new();
         let mut end = 0;
         for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
-            // Token texts are UTF-8, so matches begin and end between characters.
+            // Token texts are UTF-8, so a match begins and ends between characters.
             fragments.extend(text.get(end..found.start()).filter(|text| !text.is_empty()).map(Fragment::Text));
             fragments.extend(self.ids.get(found.pattern().as_usize()).map(|&id| Fragment::Token(id)));
             end = found.end();
@@ -88,8 +89,8 @@ impl SpecialTokens {
         fragments
     }
 
-    /// Returns each position at which a token begins in `text`, in order, including overlapping
-    /// tokens.
+    /// Returns each position in `text` at which a token begins, in order. Overlapping tokens are
+    /// included.
     pub fn begins<'t>(&self, text: &'t str) -> impl Iterator<Item = usize> + use<'t, '_> {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -138,7 +139,8 @@ mod tests {
         assert_eq!(states(["<a>", "<b>", "<a>", ""]), 5);
     }
 
-    /// 255 tokens begin at nearly every byte of this text. A list of all matches would have 6 GB.
+    /// Tests a text in which 255 tokens begin at nearly every byte. A list of all matches would
+    /// need 6 GB.
     #[test]
     fn special_token_memory_does_not_grow_with_matches() {
         let long = "a".repeat(255);

@@ -1,6 +1,6 @@
-//! SentencePiece as in llama.cpp. It begins with characters, and repeatedly merges the neighbours
-//! that together are the token with the highest score. Remaining text that is not a token becomes
-//! its bytes.
+//! SentencePiece with merges, as in llama.cpp. It begins with characters. It then repeatedly merges
+//! the adjacent pair whose text is the token with the highest score. Symbols that are not tokens
+//! become tokens of their bytes.
 
 use super::TokenizerError;
 use super::merge::{Join, Symbol, merge};
@@ -10,27 +10,27 @@ use super::vocabulary::{SPM_SPACE, Vocabulary};
 /// Id of a symbol that is not a token.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// SentencePiece tokenizer.
+/// SentencePiece tokenizer with merges.
 #[derive(Clone, Debug)]
 pub struct Spm {
-    /// Score of each token as a merge priority.
+    /// Priority of each token as a merge, derived from its score.
     priorities: Vec<u32>,
-    /// Ids of the tokens `<0x00>` to `<0xFF>`, which stand for single bytes.
+    /// Ids of the tokens `<0x00>` to `<0xFF>`; each stands for one byte.
     byte_ids: Vec<Option<u32>>,
     longest: usize,
 }
 
-/// Converts a score to a number that decreases with the score.
+/// Converts a score to a merge priority. A higher score gives a lower number.
 fn priority(score: f32) -> u32 {
-    // Adding zero makes -0.0 equal to 0.0. As integers, floats then sort by magnitude, so the order
-    // of negative ones is reversed.
+    // Adding zero turns -0.0 into 0.0. The bits of floats, as integers, are ordered by magnitude,
+    // so the order of negative scores is reversed.
     let bits = (score + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     !ascending
 }
 
 impl Spm {
-    /// Returns the tokenizer of a valid spec.
+    /// Returns the tokenizer of a spec, which must be valid.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Spm {
         let priorities = match spec.scores.len() {
             0 => vec![priority(0.0); spec.tokens.len()],
@@ -43,8 +43,8 @@ impl Spm {
         }
     }
 
-    /// Appends the ids of `text`, which contains no special tokens; `prefix` puts a space before
-    /// it.
+    /// Appends the token ids of `text`, which must contain no special tokens. With `prefix`, a
+    /// space is put before the text.
     pub fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -62,7 +62,8 @@ impl Spm {
         let mut symbols = symbols.by_ref().collect();
         merge(&mut symbols, |left, right| {
             let (start, len) = (left.start as usize, left.len as usize + right.len as usize);
-            // Looking up text longer than any token would make long tokens quadratic.
+            // Texts longer than any token are not looked up, because this would take quadratic time
+            // for long symbols.
             let id = (len <= self.longest).then(|| vocabulary.id(&text[start..start + len]))??;
             Some(Join { priority: *self.priorities.get(id as usize)?, id })
         });

@@ -1,12 +1,12 @@
-//! Converts ids to text, one at a time. A token may end inside a character, so bytes are kept until
-//! the character is complete.
+//! Conversion of token ids to text, one id at a time. A token may end inside of a character, so
+//! bytes are kept until the character is complete.
 
 use std::borrow::Borrow;
 
 use super::{DecodeOptions, Tokenizer, TokenizerError};
 
 impl Tokenizer {
-    /// Returns the text of a whole sequence, without control tokens. Invalid UTF-8 becomes U+FFFD.
+    /// Returns the text of a sequence of ids, without control tokens. Invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -14,7 +14,7 @@ impl Tokenizer {
         self.decode_with(ids, DecodeOptions::default())
     }
 
-    /// Does what [`Tokenizer::decode`] does, with options.
+    /// Does what [`Tokenizer::decode`] does, but with these options.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -22,7 +22,7 @@ impl Tokenizer {
         Ok(String::from_utf8_lossy(&self.decode_bytes(ids, options)?).into_owned())
     }
 
-    /// Returns the bytes of a sequence, including invalid UTF-8.
+    /// Returns the bytes of a sequence of ids, which may be invalid UTF-8.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -35,14 +35,14 @@ impl Tokenizer {
         Ok(bytes)
     }
 
-    /// Returns a decoder for one token at a time.
+    /// Returns a decoder that takes one token at a time.
     pub fn stream(&self, options: DecodeOptions) -> Stream<&Tokenizer> {
         Stream::new(self, options)
     }
 }
 
-/// Decoder for one token at a time. The texts of [`Stream::push`] and [`Stream::finish`] together
-/// are the text that [`Tokenizer::decode_with`] returns for all ids.
+/// Decoder that takes one token at a time. The texts from [`Stream::push`] and [`Stream::finish`],
+/// joined, are the text that [`Tokenizer::decode_with`] returns for all ids.
 ///
 /// `T` is a reference to the tokenizer: `&Tokenizer`, or `Arc<Tokenizer>` for a decoder that
 /// outlives its scope.
@@ -50,20 +50,20 @@ impl Tokenizer {
 pub struct Stream<T> {
     tokenizer: T,
     show_special: bool,
-    /// Whether a leading space is removed from the next text.
+    /// Whether a space at the beginning of the next text is removed.
     strip_space: bool,
-    /// Incomplete character: at most three bytes between calls.
+    /// Bytes of an incomplete character: at most three bytes between calls.
     pending: Vec<u8>,
 }
 
 impl<T: Borrow<Tokenizer>> Stream<T> {
-    /// Creates a decoder.
+    /// Returns a decoder with these options.
     pub fn new(tokenizer: T, options: DecodeOptions) -> Stream<T> {
         let strip_space = options.at_start && tokenizer.borrow().add_space_prefix;
         Stream { tokenizer, show_special: options.show_special, strip_space, pending: Vec::new() }
     }
 
-    /// Returns the text that is certain after this token: whole characters, possibly none.
+    /// Adds a token. Returns the text that is now certain: complete characters, or an empty text.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -88,13 +88,13 @@ impl<T: Borrow<Tokenizer>> Stream<T> {
         Ok(text)
     }
 
-    /// Returns the rest: an incomplete character, as U+FFFD.
+    /// Ends the text. Returns U+FFFD if an incomplete character is left, otherwise an empty text.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.pending).into_owned()
     }
 }
 
-/// Returns a token's bytes as they are shown. The first text clears `strip_space`.
+/// Returns the bytes that are shown for a token. The first text clears `strip_space`.
 fn shown_bytes<'t>(
     tokenizer: &'t Tokenizer,
     id: u32,

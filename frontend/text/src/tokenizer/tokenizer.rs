@@ -1,4 +1,4 @@
-//! The public interface: a vocabulary, ready to encode and decode.
+//! Public interface of tokenizers: a vocabulary that is ready to encode and decode.
 
 use super::TokenizerError;
 use super::bpe::Bpe;
@@ -13,16 +13,16 @@ use super::values::{ControlNames, Values};
 use super::vocabulary::Vocabulary;
 use super::wordpiece::WordPiece;
 
-/// Converts text to token ids and back, for one model.
+/// Tokenizer of one model. It converts text to token ids and back.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     model: Model,
-    /// Tokens that are always matched in text.
+    /// Tokens that are always recognised in text.
     user_defined: SpecialTokens,
-    /// Tokens that are matched in text on request, including control and unknown tokens.
+    /// Tokens that are recognised in text on request: also control tokens and unknown tokens.
     all_special: SpecialTokens,
-    /// Names of control tokens, which user text must not form.
+    /// Names of control tokens. User text must not become these tokens.
     control: ControlNames,
     /// Length of the longest token in bytes.
     longest: usize,
@@ -30,14 +30,14 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     pub(super) add_space_prefix: bool,
-    /// Whether special tokens absorb the white space after them.
+    /// Whether special tokens absorb the white space after them (Phi-3).
     takes_space: bool,
 }
 
-/// Token that only Phi-3's vocabulary has. In its `tokenizer.json`, special tokens absorb the white
-/// space after them (`rstrip`); GGUF has no key for this.
+/// Token that only Phi-3's vocabulary has. Phi-3's `tokenizer.json` states that special tokens
+/// absorb the white space after them (`rstrip`), but GGUF has no key for this.
 const PHI_3: &str = "<|placeholder1|>";
-/// Special tokens of Phi-3 that do not absorb white space.
+/// Special tokens of Phi-3 that do not absorb the white space after them.
 const LEAVE_SPACE: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
 
 #[derive(Clone, Debug)]
@@ -53,10 +53,10 @@ enum Model {
 /// Options for decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// Whether control tokens are shown as their text; otherwise they are omitted.
+    /// Whether control tokens are shown as their names. Otherwise they are omitted.
     pub show_special: bool,
-    /// Whether the ids are the start of a text, so the space that SPM added is removed.
-    /// `false` for the output of a model after a prompt.
+    /// Whether the ids begin a text. The space that SPM put before the text is then removed.
+    /// `false` for a model's output, which follows a prompt.
     pub at_start: bool,
 }
 
@@ -67,10 +67,10 @@ impl Default for DecodeOptions {
 }
 
 impl Tokenizer {
-    /// Builds a tokenizer.
+    /// Returns the tokenizer of a spec, which is checked.
     ///
     /// # Errors
-    /// [`TokenizerError::NoVocabulary`], or what [`TokenizerSpec::validate`] finds.
+    /// [`TokenizerError::NoVocabulary`], or an error of [`TokenizerSpec::validate`].
     pub fn new(spec: &TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
         spec.validate()?;
         let vocabulary = Vocabulary::new(spec)?;
@@ -108,12 +108,12 @@ impl Tokenizer {
         })
     }
 
-    /// Returns the ids of `text`, without BOS and EOS. With `parse_special`, the text of a control
-    /// token becomes that token. Without it, it is ordinary text, because user text must not end
-    /// its own turn. User-defined tokens always match.
+    /// Returns the token ids of `text`, without BOS and EOS. With `parse_special`, the name of a
+    /// control token in the text becomes that token. Without it, such a name is ordinary text,
+    /// because user text must not end its own turn. User-defined tokens are always recognised.
     ///
     /// # Errors
-    /// [`TokenizerError::NoTokenForByte`] if the vocabulary cannot express the text;
+    /// [`TokenizerError::NoTokenForByte`] if the vocabulary cannot express the text, or
     /// [`TokenizerError::TextTooLong`].
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let special = if parse_special { &self.all_special } else { &self.user_defined };
@@ -122,14 +122,14 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Returns a protector for values in a prompt with these texts: a template's source and its
-    /// input.
+    /// Returns the protection for the values in one prompt. `texts` are all texts of the prompt:
+    /// the template's source and its input.
     pub fn values<'v>(&self, texts: impl IntoIterator<Item = &'v str>) -> Values<'_> {
         Values::new(&self.control, texts)
     }
 
-    /// Returns the ids of a rendered prompt. Names of control tokens in the template's own text
-    /// become those tokens; names in values that `values` protected are ordinary text.
+    /// Returns the token ids of a rendered prompt. Names of control tokens in the template's own
+    /// text become those tokens. In values that `values` protected, they are ordinary text.
     ///
     /// # Errors
     /// See [`Tokenizer::encode`].
@@ -139,7 +139,8 @@ impl Tokenizer {
         for fragment in self.all_special.partition(text) {
             match fragment {
                 Fragment::Text(text) => stretch.push_str(text),
-                // User-defined tokens are matched again later, in the text with restored values.
+                // The text with restored values is encoded later, and user-defined tokens are
+                // recognised again then.
                 Fragment::Token(id) if self.vocabulary.token_type(id) == TokenType::UserDefined => {
                     stretch.push_str(&String::from_utf8_lossy(self.vocabulary.bytes(id)?));
                 }
@@ -155,7 +156,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Appends the ids of a text at the beginning, or after the special token `before`.
+    /// Appends the token ids of a text that is at the start of a sequence or follows the special
+    /// token `before`.
     fn encode_stretch(
         &self,
         text: &str,
@@ -163,7 +165,7 @@ impl Tokenizer {
         before: Option<u32>,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        // SPM spells a space with three bytes.
+        // In SPM's spelling, a space has three bytes, so a text can grow threefold.
         let limit = MAX_LEN / 3 - 1;
         if text.len() > limit {
             return Err(TokenizerError::TextTooLong { bytes: text.len(), limit });
@@ -207,38 +209,38 @@ impl Tokenizer {
         self.takes_space && self.vocabulary.bytes(id).is_ok_and(|text| !LEAVE_SPACE.contains(&text))
     }
 
-    /// Returns the maximum bytes of text that a token covers.
+    /// Returns the maximum number of bytes of text that one token covers.
     pub fn longest_token(&self) -> usize {
         self.longest
     }
 
-    /// Returns the token to put before a sequence, if any.
+    /// Returns the token to put before a sequence; `None` if none is added.
     pub fn add_bos(&self) -> Option<u32> {
         self.special.bos.filter(|_| self.add_bos)
     }
 
-    /// Returns the token to put after a whole sequence, if any.
+    /// Returns the token to put after a whole sequence; `None` if none is added.
     pub fn add_eos(&self) -> Option<u32> {
         self.special.eos.filter(|_| self.add_eos)
     }
 
-    /// Returns the token for the beginning of a sequence.
+    /// Returns the token that begins a sequence, if the vocabulary has one.
     pub fn bos(&self) -> Option<u32> {
         self.special.bos
     }
 
-    /// Returns the token for the end of a sequence.
+    /// Returns the token that ends a sequence, if the vocabulary has one.
     pub fn eos(&self) -> Option<u32> {
         self.special.eos
     }
 
-    /// Returns all tokens with a stated role.
+    /// Returns the ids of all tokens that have a role.
     pub fn special_ids(&self) -> &SpecialIds {
         &self.special
     }
 
-    /// Returns whether this token ends generation: EOS, EOT, EOM, and equivalent texts in known
-    /// models.
+    /// Returns whether a token ends generation: EOS, EOT or EOM, or a token of a known model with
+    /// the same meaning.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.vocabulary.is_end(id)
     }
@@ -253,7 +255,7 @@ impl Tokenizer {
         self.vocabulary.len()
     }
 
-    /// Returns the bytes of a token; for a control token its name.
+    /// Returns the bytes of a token. For a control token, they are its name.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -261,8 +263,8 @@ impl Tokenizer {
         self.vocabulary.bytes(id)
     }
 
-    /// Returns whether a token is text. Control, unknown and unused tokens are not, and are shown
-    /// only on request.
+    /// Returns whether a token is text. Control tokens, unknown tokens and unused tokens are not
+    /// text, and are shown only on request.
     pub fn is_text(&self, id: u32) -> bool {
         matches!(self.vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined | TokenType::Byte)
     }

@@ -1,34 +1,34 @@
-//! Unigram tokenizer of PLaMo 2 and 3: of all tokenisations of a text, it selects the one with the
-//! highest sum of scores. A character without a token counts as a token with the score -1,000, and
-//! becomes its bytes.
+//! Unigram tokenizer of PLaMo 2 and 3. Of all ways to split a text into tokens, it selects the one
+//! with the highest sum of scores. A character without a token counts as a token with the score
+//! -1,000, and becomes tokens of its bytes.
 //!
 //! ```text
 //! best[end] = 0
-//! // from the end to the beginning; the longest of equal ones
+//! // computed from the end to the beginning; of equal sums, the longest token is used
 //! best[at]  = max over tokens that begin at `at` of score + best[at + length]
 //! ```
 //!
-//! Scores are integers in ten-thousandths, so that sums are equal in any order.
+//! Scores are integers in units of 1/10,000, so that sums do not depend on the order of addition.
 
 use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec, byte_token};
 use super::vocabulary::Vocabulary;
 
-/// Number of score units per 1.0.
+/// Number of score units in 1.0.
 const SCORE_UNITS: f64 = 1e4;
-/// Cost of a character without a token.
+/// Cost of a character without a token, in score units.
 const UNKNOWN: i64 = 10_000_000;
-/// Minimum cost of tokens that are never selected.
+/// Minimum cost of tokens that are never selected, in score units.
 const UNUSED_COST: i64 = 20_000_000;
-/// Mark at the beginning of a text that is not part of it.
+/// Byte order mark, which may be at the beginning of a text but is not part of it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Unigram tokenizer.
 #[derive(Clone, Debug)]
 pub struct Unigram {
-    /// Tokens of text, sorted by text; a prefix precedes longer texts.
+    /// Tokens of text, sorted by text. A token comes before the longer tokens that begin with it.
     tokens: Vec<UnigramPiece>,
-    /// Ids of the tokens `<0x00>` to `<0xFF>`, which stand for single bytes.
+    /// Ids of the tokens `<0x00>` to `<0xFF>`; each stands for one byte.
     byte_ids: Vec<Option<u32>>,
 }
 
@@ -36,11 +36,11 @@ pub struct Unigram {
 struct UnigramPiece {
     text: Box<str>,
     id: u32,
-    /// Negated score, in ten-thousandths.
+    /// Negated score, in score units.
     cost: i64,
 }
 
-/// Best continuation of a text from a position.
+/// Best way to split the text from a position on.
 #[derive(Clone, Copy)]
 struct BestStep {
     cost: i64,
@@ -49,14 +49,15 @@ struct BestStep {
 }
 
 impl Unigram {
-    /// Returns the tokenizer of a valid spec. Without scores, all tokens have the score 0.
+    /// Returns the tokenizer of a spec, which must be valid. If the spec has no scores, all tokens
+    /// have the score 0.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Unigram {
         let cost = |id: usize| {
             let score = f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
             // Scores are limited to the range of i32, as in other programs.
             score.is_finite().then(|| i64::from(-((score * SCORE_UNITS).round() as i32).max(-i32::MAX)))
         };
-        // User text must not end a turn, so control tokens are never made from text.
+        // Control tokens never come from text, because user text must not end a turn.
         let special = &spec.special;
         let ends = [special.bos, special.eos, special.eot, special.pad, special.unk];
         let is_text = |id: usize| {
@@ -74,13 +75,13 @@ impl Unigram {
                 Some(UnigramPiece { text: text.as_str().into(), id: id as u32, cost })
             })
             .collect();
-        // The last of several tokens with the same text is used.
+        // If several tokens have the same text, the last is used.
         tokens.sort_by(|a, b| a.text.cmp(&b.text).then(b.id.cmp(&a.id)));
         tokens.dedup_by(|other, first| other.text == first.text);
         Unigram { tokens, byte_ids: (0..=255).map(|byte| vocabulary.id(&byte_token(byte))).collect() }
     }
 
-    /// Appends the ids of `text`, which contains no special tokens.
+    /// Appends the token ids of `text`, which must contain no special tokens.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let mut steps = vec![BestStep { cost: 0, len: 0, id: None }; text.len() + 1];
@@ -112,11 +113,12 @@ impl Unigram {
         Ok(())
     }
 
-    /// Passes every token that is a prefix of `text` to `found`, the shortest first.
+    /// Calls `found` with each token that is a prefix of `text`, the shortest first.
     fn begin(&self, text: &[u8], mut found: impl FnMut(&UnigramPiece)) {
         let mut left = &self.tokens[..];
         for (depth, &byte) in text.iter().enumerate() {
-            // The remaining tokens share the bytes before; the first of them may end here.
+            // The remaining tokens begin with the same bytes as the text up to here. The first of
+            // them may end here.
             let at = |piece: &UnigramPiece| piece.text.as_bytes().get(depth).copied();
             let from = left.partition_point(|piece| at(piece) < Some(byte));
             let to = left.partition_point(|piece| at(piece) <= Some(byte));
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::{ModelKind, SpecialIds, Tokenizer};
 
-    /// Returns a tokenizer with byte tokens, followed by these.
+    /// Returns a tokenizer whose vocabulary has the tokens of all bytes, then these tokens.
     fn tokenizer(tokens: &[(&str, f32)]) -> Tokenizer {
         let bytes = (0..=255u8).map(|byte| (byte_token(byte), 0.0, TokenType::Byte));
         let texts = tokens.iter().map(|(text, score)| ((*text).to_owned(), *score, TokenType::Normal));
@@ -163,7 +165,7 @@ mod tests {
             ("bc", -0.25),
         ]);
         let encode = |text| of.encode(text, false).unwrap();
-        // -1 and -0.25, rather than -2.5 or three times -1.
+        // The sum -1 - 0.25 is higher than -2.5, and than three times -1.
         assert_eq!(encode("abc"), [256, 262]);
         assert_eq!(encode("ab"), [256, 258]);
         assert_eq!(encode("日本a"), [261, 256]);
@@ -182,14 +184,14 @@ mod tests {
     fn unigram_ties_prefer_the_longest_first_token() {
         let of = tokenizer(&[("a", -1.0), ("aa", -2.0), ("aaa", -3.0), ("x", -3000.0), ("y", f32::NEG_INFINITY)]);
         assert_eq!(of.encode("aaaa", false).unwrap(), [258, 256]);
-        // Smaller parts than a ten-thousandth do not count.
+        // Differences smaller than a score unit are ignored.
         let of_parts = tokenizer(&[("a", -1.00001), ("aa", -2.0)]);
         assert_eq!(of_parts.encode("aa", false).unwrap(), [257]);
-        // Tokens without a score, or with too low a score, are not selected.
+        // Tokens without a finite score, or with a score that is too low, are never selected.
         assert_eq!(of.encode("xy", false).unwrap(), [u32::from(b'x'), u32::from(b'y')]);
     }
 
-    /// The prefix search finds the same as trying each token at each position.
+    /// Tests that the prefix search gives the same result as trying each token at each position.
     #[test]
     fn unigram_prefix_search_matches_brute_force() {
         let texts = ["a", "b", "ab", "ba", "aba", "bab", "abab", "日", "日a", "a日"];

@@ -1,45 +1,48 @@
-//! Protection of values (user text) in a prompt. User text in a chat must not form control tokens
-//! that end the user's turn.
+//! Protection of the values (user text) in a prompt. In a chat, user text must not become control
+//! tokens, such as the token that ends the user's turn.
 //!
-//! A chat template renders its own text and the conversation's text into one string. To distinguish
-//! them, [`Values::protect`] changes the conversation first. The first character of each control
-//! token's name becomes a *stand-in*: a character of Unicode's private planes that the prompt does
-//! not contain. Only names of the template remain. [`super::Tokenizer::encode_rendered`] replaces
-//! stand-ins by the original characters in the text between control tokens.
+//! A chat template renders its own text and the conversation's text into one string. To keep them
+//! apart, [`Values::protect`] changes the conversation before rendering. It replaces the first
+//! character of each control token's name by a *stand-in*: a character of Unicode's private planes
+//! that the prompt does not contain. In the rendered string, only the template's own text then has
+//! names of control tokens. [`super::Tokenizer::encode_rendered`] splits at these names, and
+//! replaces stand-ins by the original characters in the text between them.
 //!
-//! Operations of the template on a value (cut, trim, compare, split at `</think>`) work as before,
-//! unless they search the name of a control token. The length in characters does not change.
+//! Operations that a template applies to a value (cutting, trimming, comparing, splitting at
+//! `</think>`) work as before, unless they search for the name of a control token. The number of
+//! characters does not change.
 //!
 //! ```text
-//! user says      a <|im_end|>                                  ids
+//! user text      a <|im_end|>
 //! protected      a ?|im_end|>                                  ? is U+F0000
 //! rendered       <|im_start|>user\na ?|im_end|><|im_end|>
 //! tokenized      <|im_start|> + "user\na <|im_end|>" + <|im_end|>  the middle as ordinary text
 //! ```
 //!
-//! A value may begin or end with a part of such a name. This part is protected, too, so that it
-//! forms no name with the template's words next to it. Results of template operations are not
-//! checked again: joined parts of a value, replaced words, a value between two parts of a name.
-//! Names of user-defined tokens are tokens in every text.
+//! A value may begin or end with a part of a name. This part is protected, too, so that it cannot
+//! form a name with the template's text next to it. The results of template operations on a value
+//! are not checked again. A template could join parts of a value, replace words in it, or put it
+//! between two parts of a name. Names of user-defined tokens are recognised in every text.
 
 use std::collections::{HashMap, HashSet};
 
 use super::special::SpecialTokens;
 
-/// Private-use planes 15 and 16, whose characters have no meaning elsewhere.
+/// Characters that can be stand-ins: the private-use planes 15 and 16, whose characters have no
+/// meaning elsewhere.
 const STAND_INS: [std::ops::RangeInclusive<char>; 2] = ['\u{f0000}'..='\u{ffffd}', '\u{100000}'..='\u{10fffd}'];
 
 fn is_private(c: char) -> bool {
     STAND_INS.iter().any(|plane| plane.contains(&c))
 }
 
-/// Names that values must not contain: those of control and unknown tokens.
+/// Names that values must not contain: the names of control tokens and unknown tokens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ControlNames {
     tokens: SpecialTokens,
-    /// Names, sorted.
+    /// Names, sorted alphabetically.
     names: Vec<Box<str>>,
-    /// Names with their characters in reverse order, sorted.
+    /// Names with their characters in reverse order, sorted alphabetically.
     reversed_names: Vec<Box<str>>,
 }
 
@@ -52,11 +55,11 @@ impl ControlNames {
         ControlNames { tokens: SpecialTokens::new(tokens), names, reversed_names }
     }
 
-    /// Returns the positions of characters in `value` that begin a name, alone or together with
-    /// text before or after the value.
+    /// Returns the positions in `value` of each character that may begin a name. The name may be in
+    /// the value, or may need text before or after it.
     fn name_positions(&self, value: &str) -> HashSet<usize> {
         let mut places: HashSet<usize> = self.tokens.begins(value).collect();
-        // Trimming may remove white space before such a part.
+        // A template may trim a value, so a part of a name next to white space counts, too.
         for part in [value, value.trim()] {
             let offset = part.as_ptr() as usize - value.as_ptr() as usize;
             places.extend(self.end_parts(part).map(|at| at + offset));
@@ -65,14 +68,14 @@ impl ControlNames {
         places
     }
 
-    /// Returns the positions at which the text ends with a prefix of a name.
+    /// Returns each position from which the text to its end is a prefix of a name.
     fn end_parts<'t>(&self, text: &'t str) -> impl Iterator<Item = usize> + use<'t, '_> {
         let longest = self.names.iter().map(|name| name.len()).max().unwrap_or(0);
         let from_end = text.char_indices().rev().map(|(at, _)| at).take_while(move |at| text.len() - at < longest);
         from_end.filter(|&at| begins_one(&self.names, &text[at..]))
     }
 
-    /// Returns whether the text begins with a suffix of a name.
+    /// Returns whether the text begins with the end of a name.
     fn begins_with_part(&self, text: &str) -> bool {
         let longest = self.reversed_names.iter().map(|name| name.len()).max().unwrap_or(0);
         let mut ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end < longest);
@@ -80,24 +83,24 @@ impl ControlNames {
     }
 }
 
-/// Returns whether one of the sorted names is longer than `part` and begins with it.
+/// Returns whether a name is longer than `part` and begins with it. `names` must be sorted.
 fn begins_one(names: &[Box<str>], part: &str) -> bool {
     let after = names.partition_point(|name| **name <= *part);
     names.get(after).is_some_and(|name| name.starts_with(part))
 }
 
-/// Values of one prompt, with their stand-ins.
+/// Protection of the values in one prompt: its stand-ins.
 #[derive(Clone, Debug)]
 pub struct Values<'t> {
     control: &'t ControlNames,
     stand_ins: HashMap<char, char>,
     originals: HashMap<char, char>,
-    /// Private characters that the prompt already contains.
+    /// Characters of the private planes that cannot be stand-ins, because the prompt contains them.
     used_characters: HashSet<char>,
 }
 
 impl<'t> Values<'t> {
-    /// Returns protection for a prompt with these texts: the template's source, and every value.
+    /// Returns the protection for a prompt. `texts` are the template's source and all values.
     pub(super) fn new<'v>(control: &'t ControlNames, texts: impl IntoIterator<Item = &'v str>) -> Values<'t> {
         let mut used_characters: HashSet<char> =
             control.names.iter().flat_map(|name| name.chars()).filter(|&c| is_private(c)).collect();
@@ -105,7 +108,7 @@ impl<'t> Values<'t> {
         Values { control, stand_ins: HashMap::new(), originals: HashMap::new(), used_characters }
     }
 
-    /// Returns a value in the form for the template.
+    /// Returns a value with stand-ins, as input for the template.
     pub fn protect(&mut self, value: &str) -> String {
         let places = self.control.name_positions(value);
         let protect = |(at, c)| if places.contains(&at) { self.stand_in(c) } else { c };
@@ -116,8 +119,8 @@ impl<'t> Values<'t> {
         if let Some(&stand_in) = self.stand_ins.get(&c) {
             return stand_in;
         }
-        // There are 131,068 stand-ins, more than the different characters of a prompt. If a prompt
-        // contains all of them, this character is lost.
+        // There are 131,068 possible stand-ins, which is more than the number of different
+        // characters in a prompt. If a prompt contained them all, this character would be lost.
         let free = STAND_INS.into_iter().flatten().find(|free| !self.used_characters.contains(free));
         let stand_in = free.unwrap_or(char::REPLACEMENT_CHARACTER);
         self.stand_ins.insert(c, stand_in);

@@ -1,6 +1,6 @@
-//! Bytes and class of each token, and the tokens that end generation. Files often omit the roles of
-//! tokens, so tokens with well-known texts have these roles in every file. The names are
-//! llama.cpp's (`llama_vocab::impl::load`).
+//! Bytes and type of each token, and the tokens that end generation. Files often omit the roles of
+//! tokens. Tokens with well-known names therefore have their roles in every file. The names are
+//! those of llama.cpp (`llama_vocab::impl::load`).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use super::pretokenize::{Alphabet, PreTokenizer};
 use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
 use super::{TokenizerError, byte_level};
 
-/// Texts that end generation, and are control tokens whatever type the file states.
+/// Names of tokens that end generation. They are control tokens, whatever type the file states.
 const END_NAMES: [&str; 33] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -33,7 +33,7 @@ const END_NAMES: [&str; 33] = [
     "<|tool_response>",
     "<｜end▁of▁sentence｜>",
     "[e~[",
-    // Fill in the middle: padding, next repository, next file.
+    // These are tokens for filling in the middle: padding, next repository, next file.
     "<|fim_pad|>",
     "<fim-pad>",
     "<fim_pad>",
@@ -47,8 +47,8 @@ const END_NAMES: [&str; 33] = [
     "<|file_sep|>",
 ];
 
-/// Texts around code that is filled in. Even if a file states that they are always tokens, they are
-/// matched only on request, so that user text never contains them.
+/// Names of the tokens around code that is to be filled in. They are recognised only on request,
+/// even if the file states that they are always tokens, so that user text never contains them.
 const FILL_IN_NAMES: [&str; 18] = [
     "<|fim_prefix|>",
     "<|fim_suffix|>",
@@ -70,14 +70,14 @@ const FILL_IN_NAMES: [&str; 18] = [
     "<|code_middle|>",
 ];
 
-/// Names of gpt-oss's structure, which are shown to the reader.
+/// Names of the tokens that structure gpt-oss's messages. They are shown as text.
 const SHOWN_NAMES: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// SentencePiece's character for a space.
+/// Character that stands for a space in SentencePiece.
 pub const SPM_SPACE: char = '▁';
 
-/// Tokens as texts, bytes and classes. `text` and `bytes` differ if the vocabulary encodes spaces
-/// or bytes.
+/// Text, bytes and type of each token. The text and the bytes differ if the vocabulary spells
+/// spaces or bytes in its own way.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
     ids: HashMap<Box<str>, u32>,
@@ -87,7 +87,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Reads a valid spec. The first of several tokens with the same text is found by it.
+    /// Reads a spec, which must be valid. If several tokens have the same text, the text means the
+    /// first.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownPreTokenizer`].
@@ -113,7 +114,7 @@ impl Vocabulary {
         };
         let ends = set_roles(spec, &ids, &mut types);
         let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
-            // Such vocabularies store spaces unchanged.
+            // These vocabularies have spaces unchanged.
             (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
             (ModelKind::Longest, ty) if !ty.is_name() => unescape(text).unwrap_or_default().into(),
             (_, ty) => token_bytes(alphabet, text, *ty),
@@ -127,7 +128,7 @@ impl Vocabulary {
         self.bytes.len()
     }
 
-    /// Returns the token with this text.
+    /// Returns the id of the token with this text.
     pub fn id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
     }
@@ -138,7 +139,7 @@ impl Vocabulary {
         bytes.map(|bytes| &**bytes).ok_or(TokenizerError::UnknownId { id, tokens: self.len() })
     }
 
-    /// Returns a token's class, with roles taken into account.
+    /// Returns a token's type, which its role may have changed.
     pub fn token_type(&self, id: u32) -> TokenType {
         self.types.get(id as usize).copied().unwrap_or(TokenType::Undefined)
     }
@@ -148,13 +149,13 @@ impl Vocabulary {
         self.ends.contains(&id)
     }
 
-    /// Returns the tokens that end generation.
+    /// Returns the ids of tokens that end generation.
     pub fn ends(&self) -> impl Iterator<Item = u32> {
         self.ends.iter().copied()
     }
 }
 
-/// Sets the classes of well-known texts; returns the tokens that end generation.
+/// Sets the types of tokens with well-known names. Returns the ids of tokens that end generation.
 fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [TokenType]) -> BTreeSet<u32> {
     let find = |text: &str| ids.get(text).copied();
     let special = &spec.special;
@@ -172,14 +173,14 @@ fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [To
     }
     ends.extend(special.fim_ends.iter().chain(&special.eos).chain(&special.eot).chain(&special.eom));
 
-    // In formats like harmony, `<|end|>` ends a message but not the answer.
+    // In harmony and similar formats, `<|end|>` ends a message, but not the answer.
     let has = |name: &str| find(name).is_some();
     let harmony = (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>"));
     if let (true, Some(end)) = (harmony, find("<|end|>")) {
         ends.remove(&end);
         types[end as usize] = TokenType::UserDefined;
     }
-    // In Gemma 4, `</s>` is text (HTML).
+    // In Gemma 4, `</s>` is ordinary text, an HTML tag.
     if let (true, Some(end)) = (has("<|tool_response>"), find("</s>")) {
         ends.remove(&end);
         types[end as usize] = TokenType::Normal;
@@ -187,7 +188,7 @@ fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [To
     ends
 }
 
-/// Returns the bytes of a token's text.
+/// Returns the bytes that a token's text stands for.
 fn token_bytes(alphabet: Alphabet, text: &str, ty: TokenType) -> Box<[u8]> {
     match (ty, alphabet) {
         (TokenType::Unknown | TokenType::Control | TokenType::UserDefined, _) => text.as_bytes().into(),

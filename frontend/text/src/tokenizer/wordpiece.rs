@@ -1,14 +1,15 @@
-//! BERT's WordPiece. Text is cleaned and split into words at white space, at punctuation and around
-//! ideographs. In each word, it takes the longest token at the beginning, then the longest token of
-//! the rest, and so on. If this fails, the word is one unknown token.
+//! BERT's WordPiece tokenizer. It cleans the text, and splits it into words at white space, at
+//! punctuation and around ideographs. In each word, it takes the longest token at the beginning,
+//! then the longest token at the beginning of the remaining text, and so on. If no token matches,
+//! the whole word becomes one unknown token.
 //!
 //! ```text
 //! tokens  "▁un", "▁believ", "believ", "able"
 //! text "Unbelievable!"  ->  words "unbelievable" "!"  ->  "▁un" "believ" "able" "▁!"
 //! ```
 //!
-//! Files have the tokens as llama.cpp's converter writes them. Tokens at the beginning of words
-//! have a prefix `▁`. Others lack the `##` of BERT's own lists.
+//! Files have the tokens as llama.cpp's converter writes them. A token at the beginning of a word
+//! has the prefix `▁`. Other tokens lack the prefix `##` that they have in BERT's own lists.
 
 use unicode_categories::UnicodeCategories;
 use unicode_normalization_alignments::UnicodeNormalization;
@@ -17,7 +18,7 @@ use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 
-/// Maximum characters of a word that is looked up; longer words are unknown.
+/// Maximum number of characters of a word. Longer words become the unknown token.
 const MOST_CHARACTERS: usize = 100;
 
 /// WordPiece tokenizer.
@@ -30,16 +31,17 @@ pub struct WordPiece {
 }
 
 impl WordPiece {
-    /// Returns the tokenizer of a valid spec.
+    /// Returns the tokenizer of a spec, which must be valid.
     pub fn new(spec: &TokenizerSpec) -> WordPiece {
         let longest = spec.tokens.iter().map(String::len).max().unwrap_or(0);
         WordPiece { lowercase: spec.lowercase, strip_accents: spec.strip_accents, longest }
     }
 
-    /// Appends the ids of `text`, which contains no special tokens.
+    /// Appends the token ids of `text`, which must contain no special tokens.
     ///
     /// # Errors
-    /// [`TokenizerError::NoTokenForByte`] if a word has no tokens and there is no unknown token.
+    /// [`TokenizerError::NoTokenForByte`] if tokens do not cover a word, and the vocabulary has no
+    /// unknown token.
     pub fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -58,10 +60,10 @@ impl WordPiece {
         Ok(())
     }
 
-    /// Appends the tokens of a word; `None` if they do not cover it.
+    /// Appends the token ids of a word. Returns `None` if tokens do not cover it.
     fn pieces(&self, vocabulary: &Vocabulary, word: &str, ids: &mut Vec<u32>) -> Option<()> {
         let spaced: String = [SPM_SPACE].into_iter().chain(word.chars()).collect();
-        // A token with the space begins a word, and matches nowhere else.
+        // A token with the prefix `▁` matches only at the beginning of a word.
         let (mut left, mut begins) = (&spaced[..], true);
         while !left.is_empty() {
             let min = if begins { SPM_SPACE.len_utf8() + 1 } else { 1 };
@@ -69,7 +71,7 @@ impl WordPiece {
             let ends: Vec<usize> = ends.take_while(|end| *end <= self.longest).filter(|end| *end >= min).collect();
             let found = ends.into_iter().rev().find_map(|end| {
                 let piece = &left[..end];
-                // The space alone is a token that may continue a word.
+                // The token `▁` alone may also continue a word.
                 let fits = begins || !piece.starts_with(SPM_SPACE) || piece.chars().count() == 1;
                 let id = vocabulary.id(piece).filter(|&id| fits && is_text(vocabulary.token_type(id)))?;
                 Some((id, end))
@@ -81,7 +83,7 @@ impl WordPiece {
         Some(())
     }
 
-    /// Returns the words of a text, spelled like the vocabulary.
+    /// Returns the words of a text, in the spelling of the vocabulary.
     fn words(&self, text: &str) -> Vec<String> {
         let clean = |c: &char| !(matches!(c, '\0' | '\u{fffd}') || is_control(*c));
         let spaced = text.chars().filter(clean).flat_map(|c| {
@@ -111,7 +113,7 @@ impl WordPiece {
     }
 }
 
-/// Returns whether a token may be made from text: user text must not become a control token.
+/// Returns whether text may become a token of this type. User text must not become a control token.
 fn is_text(ty: TokenType) -> bool {
     matches!(ty, TokenType::Undefined | TokenType::Normal | TokenType::UserDefined)
 }
@@ -124,8 +126,8 @@ fn is_punctuation(c: char) -> bool {
     c.is_ascii_punctuation() || c.is_punctuation()
 }
 
-/// Returns whether a character is in the blocks of Chinese characters that BERT's authors listed.
-/// These are the blocks of Hugging Face's tokenizers, in which one block begins later.
+/// Returns whether a character is in a block of Chinese characters that BERT's authors listed.
+/// Here, one block begins later than in their list, as in Hugging Face's tokenizers.
 fn is_ideograph(c: char) -> bool {
     matches!(
         u32::from(c),

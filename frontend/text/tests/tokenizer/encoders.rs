@@ -1,18 +1,18 @@
-//! Tokenizers of encoders: WordPiece and SentencePiece's unigrams, compared with the `tokenizers`
-//! crate.
+//! Tests of the tokenizers of encoders: WordPiece and SentencePiece's unigram tokenizer, against
+//! the `tokenizers` crate.
 
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, read_vocabulary};
 use ixc_text::tokenizer::{ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerSpec};
 
-/// BERT's own list of tokens.
+/// Tokens in the spelling of BERT's own lists.
 #[rustfmt::skip] // As it is read.
 const PIECES: [&str; 42] = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##believ", "believ", "##able", "##a", "##b", "a", "b", "ab", "##ab", "!", "'", "s", "##s", "e", "##e",
     "é", "##é", "İ", "i", "##i", "日", "本", "##本", "日本", "-", "#", "##", "▁", "##▁", "##c", "c", "x", "##x", "λ", "ς", "\u{307}", "##\u{307}",
 ];
 
-/// Returns this list as llama.cpp's converter writes it.
+/// Returns these tokens as llama.cpp's converter writes them.
 fn wordpiece(lowercase: bool, strip_accents: bool) -> TokenizerSpec {
     let written = |(id, piece): (usize, &&str)| match piece.strip_prefix("##") {
         _ if id < 4 => (*piece).to_owned(),
@@ -42,8 +42,8 @@ fn wordpiece_is_that_of_hugging_face() {
     use tokenizers::normalizers::bert::BertNormalizer;
     use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 
-    // Parts of texts: tokens, spaces, control characters, ideographs, combined and separate
-    // accents, and a letter whose lowercase form is two letters.
+    // Parts of the random texts: tokens, spaces, control characters, ideographs, combined and
+    // separate accents, and a letter whose lowercase form has two letters.
     #[rustfmt::skip] // As it is read.
     let parts = [
         "un", "believ", "able", "Unbelievable", "a", "ab", "B", "!", "'s", " ", "\t", "\n", "\u{a0}", "\u{200b}", "\u{ad}", "\0", "\u{fffd}", "é", "e\u{301}", "É", "İ", "日", "本",
@@ -72,13 +72,13 @@ fn wordpiece_is_that_of_hugging_face() {
             assert_eq!(own.encode(&text, false).unwrap(), oracle.encode(text.as_str(), false).unwrap().get_ids());
         }
     }
-    // Names of special tokens are matched on request.
+    // Names of special tokens are recognised on request.
     let own = Tokenizer::new(&wordpiece(true, true)).unwrap();
     assert_eq!(own.encode("[CLS]a[SEP]", true).unwrap(), [2, 10, 3]);
     assert_eq!((own.add_bos(), own.add_eos()), (None, None));
 }
 
-/// Keys of BERT's files, and their defaults.
+/// Tests the keys of BERT's files, and their defaults.
 #[test]
 fn bert_texts_are_wrapped_in_special_tokens() {
     let mut tokens: Vec<String> = (0..110).map(|id| format!("▁{id}")).collect();
@@ -112,8 +112,8 @@ fn bert_texts_are_wrapped_in_special_tokens() {
     );
 }
 
-/// Returns a table of texts and their replacements in SentencePiece's format: a block of 256 units
-/// for the continuations of each prefix.
+/// Returns a table of texts and their replacements in SentencePiece's format. Each prefix of a text
+/// has a block of 256 units for the next byte.
 fn charsmap(pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut beginnings = vec![Vec::new()];
     for (text, _) in pairs {
@@ -197,7 +197,8 @@ fn unigram_matches_hugging_face() {
     };
     for _ in 0..5000 {
         let text: String = (0..next() % 10).map(|_| parts[next() % parts.len()]).collect();
-        // The table determines spaces.
+        // Texts with these characters are not compared. The table determines whether they count as
+        // spaces.
         if text.contains('▁') || text.contains('\r') {
             continue;
         }
@@ -205,7 +206,7 @@ fn unigram_matches_hugging_face() {
         assert_eq!(own.encode(&text, false).unwrap(), expected.get_ids(), "{text:?}: {:?}", expected.get_tokens());
     }
     assert_eq!(own.decode(&own.encode("ab ﬁb", false).unwrap()).unwrap(), "ab fib");
-    // A table that is truncated, or refers to invalid positions.
+    // The table is truncated here, or has invalid positions.
     for cut in [1, 3, 4, 1000] {
         let error = TokenizerSpec { charsmap: map[..cut].to_vec(), ..spec.clone() }.validate().unwrap_err().to_string();
         assert!(error.contains("precompiled_charsmap\" has") && error.contains("double array"), "{error}");
@@ -222,15 +223,15 @@ fn unigram_matches_hugging_face() {
             made.encode("Ａ\u{3000}ﬁ ①①ab\u{301} e\u{301}", false).unwrap();
         }
     }
-    // A replacement longer than any of SentencePiece's is ignored: it would turn megabytes of text
-    // into terabytes.
+    // A replacement that is longer than any of SentencePiece's is ignored, because it could turn
+    // megabytes of text into terabytes.
     let long = charsmap(&[("b", &"c".repeat(10_000))]);
     let of =
         |charsmap| Tokenizer::new(&TokenizerSpec { charsmap, ..spec.clone() }).unwrap().encode("ab bc", false).unwrap();
     assert_eq!(of(long), of(Vec::new()));
 }
 
-/// Keys of files with SentencePiece's unigrams, and their defaults.
+/// Tests the keys of files with SentencePiece's unigram tokenizer, and their defaults.
 #[test]
 fn unigram_texts_end_with_eos() {
     let base = |types: Vec<i32>| {
@@ -246,7 +247,7 @@ fn unigram_texts_end_with_eos() {
         let made = Tokenizer::new(&spec).unwrap();
         (made.add_bos(), made.add_eos(), spec.special.unk, spec.add_space_prefix, spec.squeezes_spaces)
     };
-    // T5's file, then XLM-R's.
+    // The first file is like T5's, the second like XLM-R's.
     assert_eq!(read(base(vec![1; 5])), (None, Some(1), Some(2), true, true));
     let roberta = base(vec![3, 3, 3, 2, 1])
         .key("tokenizer.ggml.bos_token_id", 0u32)
