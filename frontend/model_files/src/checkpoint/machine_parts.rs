@@ -7,9 +7,9 @@
 //!     model.layers.0.block_sparse_moe.experts.7.w1.weight  bf16[2048, 8192]
 //! ```
 //!
-//! Such a folder has no index. Gate and up matrices are divided by rows, down matrices by columns.
-//! The division is that of `_prepare_presharded_weights` and `use_presharded_weights` in SGLang's
-//! `grok.py`, which Grok 2's authors wrote. All other tensors are not divided.
+//! A folder in this form has no index. Gate and up matrices are divided by rows, down matrices by
+//! columns. The division is that of `_prepare_presharded_weights` and `use_presharded_weights` in
+//! SGLang's `grok.py`, which Grok 2's authors wrote. All other tensors are not divided.
 
 use std::collections::BTreeMap;
 

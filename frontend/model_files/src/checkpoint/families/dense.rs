@@ -208,7 +208,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "nanochat",
         keys: |keys| {
             // Without this key, the graph applies the limit of the released models. 0 is written to
-            // state that there is no limit.
+            // state that the model has no limit.
             let cap = keys.config.number(&["final_logit_softcapping"])?.unwrap_or(0.0);
             keys.put("final_logit_softcapping", cap as f32);
             keys.refuse("attention_bias", |value| value.as_bool() == Some(true), "false")

@@ -260,7 +260,7 @@ fn grok_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if !keys.has("attention.output_scale") {
         keys.put("attention.output_scale", f64::from(config.require(&["head_dim"])?).powf(-0.5) as f32);
     }
-    // A value below 1 means that there is no temperature.
+    // A value below 1 means no temperature.
     if let Some(length) = config.number(&["attn_temperature_len"])?.filter(|length| *length >= 1.0) {
         keys.put("attention.temperature_length", length as u32);
     }

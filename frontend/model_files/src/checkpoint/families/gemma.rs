@@ -196,8 +196,8 @@ fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     scores(keys)?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
-    // Without these keys, the graph applies the limits of the released models. 0 states that there
-    // is no limit.
+    // Without these keys, the graph applies the limits of the released models. 0 states that the
+    // model has no limit.
     for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if !keys.has(cap) {
             keys.put(cap, 0f32);
