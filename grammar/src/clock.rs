@@ -1,17 +1,17 @@
-//! CPU time of a thread, which other threads can read.
+//! CPU time of a thread, which other threads can read as well.
 //!
 //! A limit on CPU time does not depend on the machine's load, unlike a limit on wall time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Max bytes to read from the system's file, which has three numbers.
+/// Max bytes to read from the system's file. The file has three numbers.
 const MAX_BYTES: u64 = 4096;
 
-/// CPU time of one thread.
+/// Clock of one thread's CPU time.
 #[derive(Clone, Debug)]
 pub struct ThreadClock {
-    /// System file with the thread's CPU time, if there is one.
+    /// Path of the system file with the thread's CPU time, if the system has one.
     path: Option<PathBuf>,
     begun: Instant,
 }
@@ -25,7 +25,7 @@ impl ThreadClock {
     }
 
     /// Returns the CPU time since the thread began. On systems that do not provide it, returns the
-    /// wall time since the clock was made.
+    /// wall time since the clock was made instead.
     pub fn cpu_time(&self) -> Duration {
         let stat = self.path.as_ref().and_then(|path| ixc_files::read_text(path, MAX_BYTES).ok());
         let nanoseconds = stat.and_then(|stat| stat.split(' ').next()?.parse().ok());

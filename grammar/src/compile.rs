@@ -1,13 +1,13 @@
-//! Compilation of grammars on a separate thread. The thread has a large stack, and its panics
-//! become errors. It is abandoned if it takes too long.
+//! Compilation of grammars on a separate thread with a large stack. A panic of the thread becomes
+//! an error. A thread that takes too long is abandoned.
 //!
 //! The compiler cannot be interrupted. After the time limit, or when the client has left, the
 //! waiting thread returns an error. The compiling thread is then abandoned: it runs until it ends.
 //! If [`MAX_ABANDONED`] threads are abandoned, further grammars are refused until one of these
 //! ends.
 //!
-//! Invariant: a thread starts only while fewer than [`MAX_ABANDONED`] are abandoned. More can be
-//! abandoned only if they ran already when the limit was reached.
+//! Invariant: a thread starts only while fewer than [`MAX_ABANDONED`] threads are abandoned. More
+//! can be abandoned only if they were already running when the limit was reached.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -17,28 +17,28 @@ use std::time::Duration;
 use crate::error::COMPILE_SECONDS;
 use crate::{Canceller, GrammarError, Matcher, ThreadClock};
 
-/// Stack of the compiling thread. The compiler's recursion is as deep as the rules nest.
+/// Stack size of the compiling thread. The compiler recurses as deep as the rules nest.
 pub(crate) const STACK_BYTES: usize = 256 << 20;
-/// Max number of abandoned threads.
+/// Max number of abandoned threads that may still run.
 const MAX_ABANDONED: usize = 4;
-/// Period of checks by the waiting thread.
+/// Period after which the waiting thread checks the time limit and the client.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
 
-/// Compiles grammars.
+/// Compiler of grammars, which counts its abandoned threads.
 #[derive(Debug, Default)]
 pub(crate) struct Compiler {
-    /// Number of abandoned threads.
+    /// Number of abandoned threads that still run.
     abandoned_threads: Arc<AtomicUsize>,
 }
 
-/// State that the compiling and the waiting thread share.
+/// State that the compiling thread and the waiting thread share.
 #[derive(Default)]
 struct SharedState {
-    /// Whether the thread is abandoned.
+    /// Whether the waiting thread has abandoned the compiling thread.
     is_abandoned: bool,
-    /// Whether the thread has ended.
+    /// Whether the compiling thread has ended.
     is_done: bool,
-    /// Handle that stops the matcher's work.
+    /// Handle that stops the matcher's work, once a matcher exists.
     canceller: Option<Canceller>,
 }
 
@@ -46,7 +46,7 @@ impl Compiler {
     /// Compiles a grammar, then accepts the tokens that the answer already has.
     ///
     /// # Errors
-    /// When the grammar cannot be compiled or takes too long, the client has left, or too many
+    /// If the grammar cannot be compiled or takes too long, the client has left, or too many
     /// abandoned threads run.
     pub fn compile(
         &self,
@@ -95,7 +95,7 @@ impl Compiler {
     }
 }
 
-/// Marks a thread as ended when it is dropped.
+/// Guard that marks a thread as ended when it is dropped.
 struct EndGuard {
     shared: Arc<Mutex<SharedState>>,
     abandoned_threads: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! The program of the helper process ([`crate::isolate`]): compiles one grammar within limits.
+//! Program of the helper process ([`crate::isolate`]), which compiles one grammar within limits.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,13 +10,13 @@ use crate::error::COMPILE_SECONDS;
 use crate::isolate::Request;
 use crate::{GrammarError, Vocabulary};
 
-/// Memory of a compiler in addition to its stack.
+/// Max memory of the helper, in addition to its stack.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// Niceness of the helper.
+/// Niceness of the helper process.
 const NICENESS: i32 = 5;
 
-/// Runs the helper's whole program. It must be called before other set-up, when
-/// [`crate::COMPILE_ARGUMENT`] is the first argument.
+/// Runs the helper's whole program. When [`crate::COMPILE_ARGUMENT`] is the first argument, a
+/// program must call this before other set-up.
 pub fn serve_compile_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let limits = Limits {
@@ -35,7 +35,7 @@ fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
     let failed = |message: String| GrammarError::HelperFailed { message };
     let compile = move || -> Result<(), GrammarError> {
         let mut matcher = Vocabulary::of_bytes(special)?.matcher_here(&source)?;
-        // The first mask shows whether the grammar matches any text.
+        // The computation of the first mask shows whether the grammar matches any text.
         let _ = matcher.token_mask();
         Ok(())
     };

@@ -2,9 +2,9 @@
 //! overflows the stack, needs too much memory or never ends, it is refused before this process
 //! compiles it.
 //!
-//! The helper's vocabulary has the special tokens, which grammars can name, and single bytes
-//! instead of all other tokens. An ordinary grammar therefore compiles in milliseconds. Apart from
-//! the vocabulary, compilation costs as much in the helper as in this process.
+//! The helper's vocabulary has the special tokens, which grammars can name. It has single bytes
+//! instead of all other tokens, so an ordinary grammar compiles in milliseconds. Apart from the
+//! vocabulary, compilation costs as much in the helper as in this process.
 //!
 //! Invariant: if a grammar crashes its compiler, only the helper ends and only its request fails.
 
@@ -18,38 +18,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GrammarError, GrammarSource};
 
-/// The first argument of a program that must call [`crate::serve_compile_request`].
+/// First argument that tells a program to call [`crate::serve_compile_request`].
 pub const COMPILE_ARGUMENT: &str = "__compile-grammar";
 
-/// Max bytes of a grammar's error.
+/// Max bytes of the helper's error for a grammar.
 const ANSWER_BYTES: u64 = 1 << 20;
-/// Max number of grammars that are known to compile. They are compiled without the helper.
+/// Max number of remembered grammars that compiled. They are compiled again without the helper.
 const MAX_KNOWN_GRAMMARS: usize = 256;
 
-/// Tokens of a vocabulary that a grammar can name.
+/// Special tokens of a vocabulary, which grammars can name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpecialTokens {
-    /// Number of tokens.
+    /// Number of tokens in the vocabulary.
     pub tokens: usize,
-    /// Tokens that are not text, with their bytes in the matcher.
+    /// Tokens that are not text, each with its bytes in the matcher.
     pub words: Vec<(u32, Vec<u8>)>,
     /// Tokens that end an answer.
     pub ends: Vec<u32>,
 }
 
-/// A request to the helper: a grammar to compile.
+/// Request to the helper, with a grammar to compile.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Request {
     pub source: GrammarSource,
     pub special: SpecialTokens,
 }
 
-/// The program that compiles grammars first.
+/// Helper program, which is the first to compile a grammar.
 #[derive(Debug)]
 pub(crate) struct Helper {
     program: PathBuf,
     hasher: RandomState,
-    /// Hashes of the last grammars that compiled, the newest last.
+    /// Hashes of the grammars that compiled last. The newest hash is last.
     known_grammars: Mutex<VecDeque<u64>>,
 }
 
@@ -58,10 +58,10 @@ impl Helper {
         Helper { program, hasher: RandomState::new(), known_grammars: Mutex::default() }
     }
 
-    /// Compiles a grammar in the helper, unless it was compiled there recently.
+    /// Compiles a grammar in the helper, unless the helper compiled it recently.
     ///
     /// # Errors
-    /// When the grammar cannot be compiled or exceeds a limit, or the helper fails.
+    /// If the grammar cannot be compiled or exceeds a limit, or if the helper fails.
     pub fn check(
         &self,
         source: &GrammarSource,
@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_helper_that_fails_is_no_fault_of_the_grammar() {
-        // Neither program compiles a grammar: one does not exist, and the other ends at once.
+        // Neither of these programs compiles a grammar. The first does not exist, and the second
+        // ends at once.
         for (program, says) in [("/nowhere/ixc", "cannot start /nowhere/ixc"), ("/bin/false", "the helper ended")] {
             let helper = Helper::new(program.into());
             let checked = helper.check(&GrammarSource::json_object(), &SpecialTokens::default(), &|| true);

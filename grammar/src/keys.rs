@@ -1,8 +1,8 @@
-//! Keys of an answer's open objects, so that an answer never repeats a key in an object.
+//! Keys of an answer's open objects, which ensure that an answer never repeats a key in an object.
 //!
-//! A grammar cannot express this, so the tokens that would complete a duplicate key are removed
-//! from masks. If the schema restricts names, tokens after which every possible key is a duplicate
-//! are removed too.
+//! A grammar cannot express this rule, so the tokens that would complete a duplicate key are
+//! removed from masks. If the schema restricts names, tokens after which every possible key is a
+//! duplicate are removed as well.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use std::sync::Arc;
 use llguidance::toktrie::{SimpleVob, TokTrie};
 use serde::{Deserialize, Serialize};
 
-/// Max parser states that are searched for one token. A token that needs more is allowed.
+/// Max parser states that are searched for one token. If a token needs more, it is allowed.
 const MAX_AHEAD: usize = 512;
 
-/// Reasoning before the JSON of an answer.
+/// Marks around the reasoning before the JSON of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReasoningMarks {
-    /// The beginning of optional reasoning. Without it, every answer has reasoning.
+    /// Beginning of optional reasoning. If it is `None`, every answer begins with reasoning.
     pub open: Option<Mark>,
-    /// The end of reasoning. Without it, an answer starts with JSON.
+    /// End of reasoning. If it is `None`, an answer begins with JSON.
     pub close: Option<Mark>,
 }
 
-/// A boundary of reasoning, as in the frame's grammar.
+/// Boundary of reasoning, as in the frame's grammar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Mark {
-    /// A text, with any division into tokens. Its first occurrence is the boundary.
+    /// A text with any division into tokens. Its first occurrence is the boundary.
     Text(String),
-    /// A control token. Other tokens that spell its name are not the boundary.
+    /// A control token. Other tokens with the same text are not the boundary.
     Token(u32),
 }
 
-/// The texts of tokens, and the tokens that contain quotation marks. Control tokens have no text.
+/// Texts of tokens, and the tokens that contain quotation marks. Control tokens have no text.
 #[derive(Debug)]
 pub(crate) struct TokenTexts {
     words: Vec<Vec<u8>>,
@@ -53,31 +53,32 @@ impl TokenTexts {
     }
 }
 
-/// Keys that an answer has written.
+/// Keys that an answer has written in its open objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     words: Arc<TokenTexts>,
-    /// Reasoning, while the answer may still be in it.
+    /// Reader of the reasoning, while the answer may still be in it.
     begin: Option<ReasoningReader>,
     place: JsonPosition,
-    /// Keys of the objects that are open; `None` for an array.
+    /// Keys of each open object, or `None` for each open array.
     open: Vec<Option<HashSet<Vec<u8>>>>,
-    /// Whether the grammar restricts names.
+    /// Whether the schema restricts names so much that a key may have only duplicates as
+    /// completions.
     is_narrow: bool,
 }
 
-/// Reasoning that has not ended.
+/// Reader of reasoning that has not ended.
 #[derive(Clone, Debug)]
 struct ReasoningReader {
-    /// The beginning, if it has not been read.
+    /// Mark at the beginning, unless it was already read.
     open: Option<Mark>,
     close: Mark,
-    /// Text that may be the beginning of a mark.
+    /// Bytes that may be the beginning of a mark.
     unread: Vec<u8>,
 }
 
 impl ReasoningReader {
-    /// Reads a token. When it ends the reasoning, returns the text after it.
+    /// Reads a token. If the token ends the reasoning, returns the text after the mark.
     fn text_after_reasoning(&mut self, token: u32, text: &[u8]) -> Option<Vec<u8>> {
         match &self.open {
             Some(Mark::Token(open)) if *open != token => return Some(text.to_vec()),
@@ -115,7 +116,7 @@ impl ReasoningReader {
     }
 }
 
-/// A position in JSON.
+/// Position of an answer in JSON.
 #[derive(Clone, Debug, Default)]
 struct JsonPosition {
     in_text: bool,
@@ -131,7 +132,7 @@ enum Event {
     OpenObject,
     OpenArray,
     Close,
-    /// The byte completes the key at this position.
+    /// The byte completes the key that starts at this position.
     Key,
 }
 
@@ -181,7 +182,7 @@ impl JsonPosition {
 /// Effect of a token on the keys of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    /// The token completes a duplicate key.
+    /// The token completes a key that the object already has.
     Twice,
     /// After the token, the current key can still become a duplicate.
     Near,
@@ -194,7 +195,7 @@ impl Keys {
         Keys { words, begin, place: JsonPosition::default(), open: Vec::new(), is_narrow }
     }
 
-    /// Updates the position in the JSON by the text of an accepted token.
+    /// Updates the position in the JSON with the text of an accepted token.
     pub fn accept(&mut self, token: u32) {
         let words = self.words.clone();
         match self.begin.as_mut().map(|wait| wait.text_after_reasoning(token, words.get(token))) {
@@ -224,10 +225,11 @@ impl Keys {
         }
     }
 
-    /// Returns the effect of a token.
+    /// Returns the effect of a token with these bytes.
     fn effect(&self, bytes: &[u8]) -> Effect {
         let (mut place, mut depth) = (self.place.clone(), self.open.len());
-        // Objects that the token opens, and keys that it adds to objects that are already open.
+        // These are the objects that the token opens, and the keys that it adds to objects that are
+        // already open.
         let mut inner: Vec<Option<Vec<Vec<u8>>>> = Vec::new();
         let mut written: Vec<(usize, Vec<u8>)> = Vec::new();
         for &byte in bytes {
@@ -281,8 +283,8 @@ impl Keys {
         if is_near { Effect::Near } else { Effect::Free }
     }
 
-    /// Removes from a mask the tokens that complete a duplicate key, and those after which only
-    /// duplicate keys are possible.
+    /// Removes from a mask the tokens that complete a duplicate key. Also removes the tokens after
+    /// which only duplicate keys are possible.
     pub fn restrict(&self, mask: &mut SimpleVob, matcher: &llguidance::Matcher) {
         if self.begin.is_some() {
             return;
@@ -314,7 +316,7 @@ impl Keys {
         (0..count).filter(is_near).collect()
     }
 
-    /// Whether some text without a duplicate key can follow a token.
+    /// Returns whether some text without a duplicate key can follow a token.
     fn leads_on(&self, token: u32, matcher: &llguidance::Matcher, budget: &mut usize) -> bool {
         if *budget == 0 {
             return true;
@@ -328,7 +330,7 @@ impl Keys {
         let Ok(mut mask) = matcher.compute_mask_or_eos() else { return false };
         keys.remove_twice(&mut mask);
         let near: HashSet<u32> = keys.tokens_near_duplicates(&mask).into_iter().collect();
-        // White space between members leads to no new state.
+        // White space between members is skipped, because it leads to no new state.
         let is_new = |token: &u32| keys.place.in_text || !keys.words.get(*token).iter().all(u8::is_ascii_whitespace);
         mask.iter().any(|token| !near.contains(&token))
             || near.iter().filter(|token| is_new(token)).any(|token| keys.leads_on(*token, &matcher, budget))
@@ -368,7 +370,7 @@ mod tests {
         assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, "</think>{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, </think>{"a"#).effect(b"\""), Effect::Free);
-        // The end mark does not begin within the begin mark.
+        // The end mark shares its first character with the begin mark, but cannot begin within it.
         let begin = ReasoningMarks { open: text("<<"), close: text("<>") };
         assert_eq!(keys(begin, r#"<<>{"a": 1, <>{"a"#).effect(b"\""), Effect::Free);
     }
@@ -385,12 +387,12 @@ mod tests {
             (keys.begin.is_some(), keys.effect(b"\""))
         };
         let (open, is_free, is_twice) = (Some(Mark::Token(0)), (false, Effect::Free), (false, Effect::Twice));
-        // A key in the reasoning is not a key of the answer.
+        // A key in the reasoning does not count as a key of the answer.
         assert_eq!(effect(open.clone(), &[0, 3, 4, 1, 4]), is_free);
         assert_eq!(effect(open.clone(), &[0, 3, 4, 1, 4, 5]), is_twice);
         assert_eq!(effect(open.clone(), &[0, 2, 3, 4]), (true, Effect::Free));
         assert_eq!(effect(None, &[3, 4, 1, 4, 5]), is_twice);
-        // Without reasoning.
+        // This answer has no reasoning.
         assert_eq!(effect(open.clone(), &[4, 5]), is_twice);
         assert_eq!(effect(open, &[4]), is_free);
     }

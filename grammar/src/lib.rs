@@ -27,8 +27,8 @@
 //! ```
 //!
 //! llguidance (<https://github.com/guidance-ai/llguidance>) computes the masks. No tokens are
-//! forced: if a grammar allows only one text, the model still chooses its split into tokens, as
-//! without a grammar.
+//! forced. If a grammar allows only one text, the model still chooses how the text is divided into
+//! tokens, as without a grammar.
 //!
 //! Invariant: an untrusted grammar costs bounded time and memory, and cannot end the process.
 

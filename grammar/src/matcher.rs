@@ -1,4 +1,4 @@
-//! A grammar, and the position of an answer in it.
+//! Matcher of an answer: a grammar, and the answer's position in it.
 
 use llguidance::CancellationHandle;
 use llguidance::toktrie::SimpleVob;
@@ -6,23 +6,24 @@ use llguidance::toktrie::SimpleVob;
 use crate::GrammarError;
 use crate::keys::Keys;
 
-/// Handle with which another thread can stop a matcher's work.
+/// Handle that lets another thread stop a matcher's work.
 #[derive(Clone, Debug)]
 pub struct Canceller(Option<CancellationHandle>);
 
 impl Canceller {
-    /// Stops the matcher's current and later work soon, with an error.
+    /// Stops the matcher's current and later work with an error. The work stops soon, but not at
+    /// once.
     pub fn cancel(&self) {
         self.0.iter().for_each(CancellationHandle::cancel);
     }
 }
 
-/// A grammar, and the position of an answer in it.
+/// Matcher of an answer: a grammar, and the answer's position in it.
 #[derive(Clone)]
 pub struct Matcher {
     inner: llguidance::Matcher,
     tokens: usize,
-    /// Keys of the open objects, if the grammar has schemas.
+    /// Keys of the open objects, or `None` if the grammar has no schemas.
     keys: Option<Keys>,
     mask: SimpleVob,
 }
@@ -44,18 +45,18 @@ impl Matcher {
         Canceller(self.inner.cancellation_handle())
     }
 
-    /// Returns the tokens that may come next, with one bit for each token. The lowest bit of the
-    /// first word is token 0. If the answer may end here, the tokens that end it are included.
+    /// Returns the tokens that may come next as a mask with one bit per token. The lowest bit of
+    /// the first word is token 0. If the answer may end here, the tokens that end it are included.
     ///
     /// # Errors
-    /// [`GrammarError::AnswerMismatch`] if no token may come next, or the computation exceeds its
-    /// limit.
+    /// [`GrammarError::AnswerMismatch`] if no token may come next, or another error if the
+    /// computation exceeds its limit.
     pub fn token_mask(&mut self) -> Result<&[u32], GrammarError> {
         let mut mask = self.inner.compute_mask_or_eos().map_err(|error| self.wrong(&error.to_string()))?;
         if let Some(keys) = &self.keys {
             keys.restrict(&mut mask, &self.inner);
         }
-        // The matcher's own end is not a token of the model.
+        // The matcher has an additional token that ends answers. The model does not have it.
         if mask.len() > self.tokens {
             mask.set(self.tokens, false);
         }
@@ -66,7 +67,7 @@ impl Matcher {
         Ok(self.mask.as_slice())
     }
 
-    /// Accepts an allowed token as the next one.
+    /// Accepts a token as the next one, if it is allowed.
     ///
     /// # Errors
     /// [`GrammarError::AnswerMismatch`] if the token is not allowed.
@@ -78,12 +79,12 @@ impl Matcher {
         Ok(())
     }
 
-    /// Whether the answer is complete and nothing can follow.
+    /// Returns whether the answer is complete and nothing can follow.
     pub fn is_ended(&self) -> bool {
         self.inner.is_stopped() && self.inner.stop_reason().is_ok()
     }
 
-    /// Whether the answer may end here.
+    /// Returns whether the answer may end here.
     pub fn may_end(&mut self) -> bool {
         self.is_ended() || self.inner.is_accepting().unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! Sources of grammars in requests.
+//! Sources of grammars, as requests state them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -7,54 +7,54 @@ use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_
 use crate::keys::ReasoningMarks;
 use crate::schema::{self, escape_pointer};
 
-/// Grammar of an answer.
+/// Source of an answer's grammar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum GrammarSource {
-    /// JSON that satisfies a schema; `true` allows any JSON.
+    /// Schema that the JSON of the answer satisfies. The schema `true` allows any JSON.
     Schema(#[serde(with = "as_text")] Value),
-    /// JSON that satisfies schemas, with other text around it.
+    /// Schemas for the JSON in the answer, and a grammar for the text around it.
     Framed(Frame),
-    /// A text that a regular expression matches as a whole.
+    /// Regular expression that matches the answer as a whole.
     Regex(String),
     /// Lark in the form of llguidance:
     /// <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>.
     Lark(String),
-    /// GBNF, the grammars of llama.cpp:
+    /// GBNF, the grammar language of llama.cpp:
     /// <https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>.
     Gbnf(String),
 }
 
-/// A grammar around schemas.
+/// Grammar with schemas in it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Frame {
-    /// Lark in which the rules `schema0`, `schema1` and so on are the schemas.
+    /// Grammar in Lark. Its rules `schema0`, `schema1` and so on are the schemas.
     pub lark: String,
-    /// The schemas.
+    /// Schemas in the order of their numbers.
     #[serde(with = "as_texts")]
     pub schemas: Vec<Value>,
-    /// The tools whose arguments the first schemas describe. The other schemas are for the answer
-    /// itself.
+    /// Names of the tools whose arguments the first schemas describe. The other schemas are for the
+    /// answer itself.
     pub tools: Vec<String>,
-    /// Text before the JSON.
+    /// Marks of the reasoning before the JSON.
     pub begin: ReasoningMarks,
 }
 
-/// A source converted to Lark.
+/// Source of a grammar, converted to Lark.
 #[derive(Clone, Debug)]
 pub(crate) struct LarkSource {
     pub lark: String,
-    /// Text before the JSON, and whether a schema restricts names; `None` for other grammars.
+    /// Marks of reasoning, and whether a schema restricts names. It is `None` for grammars without
+    /// schemas.
     pub keys: Option<(ReasoningMarks, bool)>,
 }
 
 impl GrammarSource {
-    /// Returns the source of any JSON object.
+    /// Returns the source that allows any JSON object.
     pub fn json_object() -> GrammarSource {
         GrammarSource::Schema(json!({"type": "object"}))
     }
 
-    /// Reads a grammar in the form in which llama.cpp's users write it: GBNF, or Lark after
-    /// `%llguidance`.
+    /// Reads a grammar as users of llama.cpp write it: as GBNF, or as Lark after `%llguidance`.
     pub fn of_text(text: &str) -> GrammarSource {
         match text.trim_start().starts_with("%llguidance") {
             true => GrammarSource::Lark(text.to_owned()),
@@ -62,12 +62,12 @@ impl GrammarSource {
         }
     }
 
-    /// Compiles the source to Lark. The recursion is as deep as the source nests, so the thread
-    /// needs a large stack.
+    /// Compiles the source to Lark. The recursion is as deep as the nesting of the source, so the
+    /// thread needs a large stack.
     ///
     /// # Errors
-    /// If the source is too long or too deep, is not valid GBNF, or has a schema that cannot be
-    /// enforced.
+    /// If the source is too long or too deeply nested, is not valid GBNF, or has a schema that
+    /// cannot be enforced.
     pub(crate) fn compile(&self) -> Result<LarkSource, GrammarError> {
         self.check_schemas()?;
         let without_keys = |lark: String| LarkSource { lark, keys: None };
@@ -93,7 +93,7 @@ impl GrammarSource {
 }
 
 impl GrammarSource {
-    /// Refuses schemas that are too long or too deep, without recursion.
+    /// Refuses schemas that are too long or too deeply nested. Uses no recursion.
     pub(crate) fn check_schemas(&self) -> Result<(), GrammarError> {
         match self {
             GrammarSource::Schema(schema) => check_schema(schema),
@@ -105,7 +105,7 @@ impl GrammarSource {
         }
     }
 
-    /// Converts a message of the compiler to an error in the terms of the source.
+    /// Converts a message of the compiler to an error that users understand from their source.
     pub(crate) fn refusal(&self, message: &str) -> GrammarError {
         let is_own = match self {
             GrammarSource::Regex(_) | GrammarSource::Lark(_) => true,
@@ -113,7 +113,7 @@ impl GrammarSource {
             GrammarSource::Schema(_) | GrammarSource::Gbnf(_) => false,
         };
         // Other sources were converted to Lark, so the message is about a text that users never
-        // saw. Only the names in it are the user's.
+        // saw. They know only the names in it.
         let name = message.find("unknown special token").map(|at| message[at..].split(';').next().unwrap_or_default());
         match (name, is_own) {
             _ if message.contains("panic") => GrammarError::TooLarge,
@@ -124,14 +124,14 @@ impl GrammarSource {
     }
 }
 
-/// Returns a regular expression as a part of a Lark grammar.
+/// Returns a regular expression as a literal of a Lark grammar.
 pub fn regex_literal(regex: &str) -> String {
     // A slash ends an expression in Lark.
     format!("/{}/", regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n"))
 }
 
 impl Frame {
-    /// Returns the tool of a schema; an empty text for an answer's schema.
+    /// Returns the name of a schema's tool. Returns an empty text for an answer's schema.
     fn tool(&self, number: usize) -> &str {
         self.tools.get(number).map_or("", String::as_str)
     }
@@ -157,7 +157,7 @@ impl Frame {
     }
 }
 
-/// Refuses a schema that is too long or too deep.
+/// Refuses a schema that is too long or too deeply nested.
 fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     if let Some(place) = too_deep(schema) {
         let message = format!(
@@ -165,14 +165,14 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
         );
         return Err(GrammarError::Schema { owner: String::new(), place, message });
     }
-    // The text can be written, because the nesting was just checked.
+    // The nesting was just checked, so the schema can be written as text.
     let bytes = schema.to_string().len();
     if bytes > MAX_BYTES { Err(GrammarError::TooLong { bytes }) } else { Ok(()) }
 }
 
-/// Returns the first position that nests too deep.
+/// Returns the first position that is nested too deeply.
 fn too_deep(schema: &Value) -> Option<String> {
-    // For each open value, an iterator over its members; and the names on the path to it.
+    // These are an iterator over the members of each open value, and the names on the path to it.
     let mut open: Vec<Box<dyn Iterator<Item = (String, &Value)>>> = Vec::new();
     let mut names: Vec<String> = Vec::new();
     let mut next = Some(schema);
@@ -213,7 +213,7 @@ fn shorten_pointer(names: &[String]) -> String {
     }
 }
 
-/// Schemas as JSON text, so that they add no levels to the surrounding message for a reader.
+/// Serialisation of schemas as JSON texts, so that they add no levels to the message around them.
 mod as_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -228,7 +228,7 @@ mod as_text {
     }
 }
 
-/// Lists of schemas as JSON texts.
+/// Serialisation of lists of schemas as JSON texts.
 mod as_texts {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -244,7 +244,7 @@ mod as_texts {
     }
 }
 
-/// Refuses a text that is too long or too deep.
+/// Refuses a text that is too long or too deeply nested.
 fn check_bounds(text: String) -> Result<String, GrammarError> {
     if text.len() > MAX_BYTES {
         return Err(GrammarError::TooLong { bytes: text.len() });
@@ -253,7 +253,7 @@ fn check_bounds(text: String) -> Result<String, GrammarError> {
     if depth > MAX_DEPTH { Err(GrammarError::TooDeep { depth }) } else { Ok(text) }
 }
 
-/// Returns the nesting depth of brackets.
+/// Returns the max nesting depth of brackets in a text.
 fn depth(text: &str) -> usize {
     let (mut open, mut depth) = (0usize, 0);
     for byte in text.bytes() {
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use crate::isolate::Request;
 
-    /// A schema of objects in lists of objects, `depth` levels deep.
+    /// Returns a schema of objects in lists of objects, nested `depth` levels deep.
     fn nested_schema(depth: usize) -> Value {
         (1..depth).fold(json!({}), |inner, level| if level % 2 > 0 { json!([inner]) } else { json!({"allOf": inner}) })
     }
@@ -303,7 +303,7 @@ mod tests {
                  move parts to $defs, and name them by $ref"
             );
         }
-        // A schema that a program builds may nest deeper than any text that can be read.
+        // A program can build a schema that nests deeper than any text that can be read.
         let deep = (0..1000).fold(json!({}), |inner, _| json!({"not": inner}));
         assert!(GrammarSource::Schema(deep).check_schemas().is_err());
     }

@@ -1,4 +1,4 @@
-//! A model's tokens in the form of the matcher.
+//! Vocabulary of a model, in the form that the matcher uses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,22 +13,24 @@ use crate::isolate::{Helper, SpecialTokens};
 use crate::keys::{Keys, TokenTexts};
 use crate::{GrammarError, GrammarSource, Matcher};
 
-/// Max bytes of a token that a grammar may choose. Nodes of the token tree count their parents in
-/// ten bits.
+/// Max bytes of a token that a grammar may choose. Each node of the token tree counts its parents
+/// in ten bits.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// Max bytes of all tokens, so that the number of the tree's nodes fits.
+/// Max bytes of all tokens. The limit ensures that the number of the tree's nodes fits into its
+/// field.
 const MAX_TREE_BYTES: usize = (1 << 22) - 2;
-/// Max Earley items for one mask, which take about 50 ms. Grammars of single characters exceed the
-/// default, which is a twentieth of this.
+/// Max Earley items for one mask. They take about 50 ms. The default is a twentieth of this limit,
+/// and grammars of single characters exceed it.
 const MAX_STEP_ITEMS: usize = 1_000_000;
-/// Max Earley items of one row. An object with thousands of members has some for each member.
+/// Max Earley items of one row. For an object with thousands of members, a row has some items for
+/// each member.
 const MAX_ROW_ITEMS: usize = 50_000;
 
-/// A model's tokens in the form of the matcher. Made once for each model.
+/// Vocabulary of a model, in the form that the matcher uses. It is made once for each model.
 pub struct Vocabulary {
     factory: Arc<ParserFactory>,
-    /// Tokens that grammars can name. The matcher has one token more than the model. It ends an
-    /// answer if no token of the model does.
+    /// Tokens that grammars can name. The matcher has one token more than the model. That token
+    /// ends an answer if no token of the model does.
     special: SpecialTokens,
     compiler: Compiler,
     helper: Option<Helper>,
@@ -45,17 +47,17 @@ impl Vocabulary {
     /// Creates the vocabulary of a tokenizer.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] if there are too many tokens to count.
+    /// [`GrammarError::Vocabulary`] if the vocabulary has too many tokens or bytes.
     pub fn new(tokenizer: &Tokenizer) -> Result<Vocabulary, GrammarError> {
         let words = (0..tokenizer.token_count() as u32).map(|id| word(tokenizer, id)).collect();
         Vocabulary::of_words(words, tokenizer.end_of_generation())
     }
 
-    /// Creates a vocabulary from tokens' bytes and the tokens that end an answer. A token that no
-    /// grammar may choose has no bytes.
+    /// Creates a vocabulary from the bytes of tokens and the tokens that end an answer. A token
+    /// without bytes cannot be chosen by a grammar.
     ///
     /// # Errors
-    /// Errors of [`Vocabulary::new`].
+    /// The errors of [`Vocabulary::new`].
     pub fn of_words(mut words: Vec<Vec<u8>>, mut ends: Vec<u32>) -> Result<Vocabulary, GrammarError> {
         let wrong = |message: String| GrammarError::Vocabulary { message };
         let (tokens, bytes) = (words.len(), words.iter().map(Vec::len).sum::<usize>());
@@ -93,8 +95,8 @@ impl Vocabulary {
         Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None, words })
     }
 
-    /// Creates a vocabulary of single bytes and the special tokens of another vocabulary. A grammar
-    /// costs the same with both, apart from the vocabulary's size.
+    /// Creates a vocabulary from single bytes and the special tokens of another vocabulary. Apart
+    /// from the vocabulary's size, a grammar costs the same with both.
     ///
     /// # Errors
     /// The errors of [`Vocabulary::new`].
@@ -104,35 +106,35 @@ impl Vocabulary {
             words.get_mut(id as usize).into_iter().for_each(|place| place.clone_from(&word));
         }
         let free = words.iter_mut().filter(|word| word.is_empty());
-        // The mark of special tokens is not a byte of any text.
+        // The byte that marks special tokens is not a byte of any text.
         let bytes = (0..=u8::MAX).filter(|byte| *byte != TokTrie::SPECIAL_TOKEN_MARKER);
         free.zip(bytes).for_each(|(word, byte)| word.push(byte));
         Vocabulary::of_words(words, special.ends)
     }
 
-    /// Compiles a grammar on the calling thread: see [`compile_here`].
+    /// Compiles a grammar on the calling thread, as [`compile_here`] does.
     pub(crate) fn matcher_here(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
         compile_here(&self.factory, &self.words, self.special.tokens, source)
     }
 
-    /// Compiles grammars first in a process of `program`, which contains crashes. The program must
-    /// call [`serve_compile_request`](crate::serve_compile_request) when its first argument is
-    /// [`COMPILE_ARGUMENT`](crate::COMPILE_ARGUMENT).
+    /// Sets the helper, a process of `program` that compiles grammars first and contains crashes.
+    /// The program must call [`serve_compile_request`](crate::serve_compile_request) when its first
+    /// argument is [`COMPILE_ARGUMENT`](crate::COMPILE_ARGUMENT).
     #[must_use]
     pub fn with_helper(self, program: PathBuf) -> Vocabulary {
         Vocabulary { helper: Some(Helper::new(program)), ..self }
     }
 
-    /// Compiles a grammar for an answer that has no tokens yet. May take seconds.
+    /// Compiles a grammar for an answer that has no tokens yet. This may take seconds.
     ///
     /// # Errors
-    /// If the grammar cannot be compiled, or exceeds a limit.
+    /// If the grammar cannot be compiled or exceeds a limit.
     pub fn matcher(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
         self.matcher_after(source, &[], &|| true)
     }
 
-    /// Compiles a grammar, and accepts the tokens that the answer already has. Stops soon after
-    /// `is_wanted` returns false.
+    /// Compiles a grammar, and then accepts the tokens that the answer already has. Stops soon
+    /// after `is_wanted` returns false.
     ///
     /// # Errors
     /// If the grammar cannot be compiled, exceeds a limit, or does not allow these tokens at its
@@ -165,7 +167,7 @@ pub(crate) fn compile_here(
     let grammar = TopLevelGrammar::from_lark(compiled.lark);
     let parser = factory.create_parser(grammar).map_err(|error| source.refusal(&format!("{error:#}")))?;
     let mut inner = llguidance::Matcher::new(Ok(parser));
-    // A grammar that matches no text has no first token.
+    // If a grammar matches no text, the computation of its first mask fails.
     if let Err(error) = inner.compute_mask_or_eos() {
         let is_empty = error.to_string().contains("NoExtensionBias");
         return Err(if is_empty { GrammarError::Empty } else { GrammarError::TooLarge });
@@ -174,12 +176,12 @@ pub(crate) fn compile_here(
     Ok(Matcher::new(inner, tokens, keys))
 }
 
-/// Returns a token in the form of the matcher: its text, or the special-token mark and the name of
-/// a control token. It is empty for a token that no grammar may choose.
+/// Returns a token in the form that the matcher uses. It is the token's text, or the special-token
+/// mark and the name of a control token. It is empty if no grammar may choose the token.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     let (is_text, mark) = (tokenizer.is_text(id), TokTrie::SPECIAL_TOKEN_MARKER);
-    // This byte, the mark, never occurs in UTF-8.
+    // This byte is the mark of special tokens. It never occurs in UTF-8.
     if bytes.len() > MAX_TOKEN_BYTES || is_text && bytes.first() == Some(&mark) || bytes.is_empty() {
         return Vec::new();
     }

@@ -1,4 +1,4 @@
-//! Compares the language of compiled GBNF grammars with its definition.
+//! Comparison of the texts that compiled GBNF grammars accept with those that GBNF defines.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,10 +6,11 @@ use std::fmt::Write;
 use ixc_grammar::{GrammarError, GrammarSource, Vocabulary, to_lark};
 use ixc_ir::random::Random;
 
-/// Part of a rule.
+/// Part of a rule in a random grammar.
 enum Part {
     Text(&'static str),
-    /// A class of characters; the flag is set for the other characters of the alphabet.
+    /// A class of characters. The flag is set if the class has all other characters of the alphabet
+    /// instead.
     Class(&'static str, bool),
     Rule(usize),
     Sequence(Vec<Part>),
@@ -17,14 +18,14 @@ enum Part {
     Repeat(Box<Part>, u32, Option<u32>),
 }
 
-/// All characters that the texts have.
+/// Characters that occur in the texts.
 const ALPHABET: &str = "ab[]é";
 
 fn below(random: &mut Random, count: u64) -> usize {
     (random.bits() % count) as usize
 }
 
-/// Returns a random part. It names a rule only after a character was read, so that no rule is
+/// Returns a random part. The part names a rule only after it has read a character, so no rule is
 /// left-recursive.
 fn part(random: &mut Random, rules: usize, depth: u32, read: bool) -> Part {
     let kind = if depth == 0 { below(random, 2) } else { below(random, 6) };
@@ -81,7 +82,7 @@ fn write(part: &Part, text: &mut String) {
     }
 }
 
-/// Returns the positions at which a part that begins at `begin` may end.
+/// Returns the positions at which a part may end if it begins at `begin`.
 fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) -> BTreeSet<usize> {
     let go = |part: &Part, from: &BTreeSet<usize>| -> BTreeSet<usize> {
         from.iter().flat_map(|&begin| ends(part, rules, text, begin, depth)).collect()
@@ -95,7 +96,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
             let found = text.get(begin).is_some_and(|c| set.contains(*c) != *negated);
             if found { BTreeSet::from([begin + 1]) } else { BTreeSet::new() }
         }
-        // The depth exceeds the length of every text.
+        // The depth limit exceeds the length of every text, so no match is missed.
         Part::Rule(_) if depth == 0 => BTreeSet::new(),
         Part::Rule(number) => ends(&rules[*number], rules, text, begin, depth - 1),
         Part::Sequence(parts) => parts.iter().fold(BTreeSet::from([begin]), |from, part| go(part, &from)),
@@ -117,7 +118,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
     }
 }
 
-/// Whether the grammar accepts a whole text.
+/// Returns whether the grammar accepts a text as a whole.
 fn follows(vocabulary: &Vocabulary, source: &GrammarSource, text: &str) -> Result<bool, GrammarError> {
     let mut matcher = vocabulary.matcher(source)?;
     for byte in text.bytes() {
@@ -135,7 +136,7 @@ fn matcher_has(mask: &[u32], token: u32) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
-/// Returns a vocabulary with a token for each byte, and one that ends an answer.
+/// Returns a vocabulary with one token for each byte, and a token that ends an answer.
 fn bytes() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=254).map(|byte| vec![byte]).collect();
     words.push(Vec::new());
@@ -170,7 +171,7 @@ fn matcher_accepts_exactly_the_grammar_texts() {
             let expected = ends(&rules[0], &rules, &characters, 0, 20).contains(&characters.len());
             match follows(&vocabulary, &source, &text) {
                 Ok(found) => assert_eq!(found, expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
-                // The grammar matches no text, or its recursion never ends.
+                // The grammar matches no text, because its recursion never ends.
                 Err(GrammarError::Empty) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(GrammarError::AnswerMismatch { .. }) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(error) => panic!("seed {seed}: {error}\n{gbnf}\n{lark}"),
@@ -192,16 +193,17 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     // The chain has the max number of rules that name rules.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let chain = format!("root ::= r0\n{chain}r4000 ::= \"x\" root | \"y\"");
-    // A slow machine may need more processor time than a grammar may take.
+    // A slow machine may exceed the limit on the CPU time of compilation.
     assert!(matches!(
         follows(&vocabulary, &GrammarSource::Gbnf(chain), "xy"),
         Ok(true) | Err(GrammarError::CompileTime)
     ));
-    // The same chain, but each rule can be empty. The stack has 2 MiB, as test threads have.
+    // This is the same chain, but each rule can be empty. The thread's stack has 2 MiB, like those
+    // of test threads.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}? \"\"\n", i + 1)).collect();
     let chain = format!("root ::= r0? \"\"\n{chain}r4000 ::= \"x\"?");
     assert!(to_lark(&chain).unwrap().len() < 200_000);
-    // The grammar compiles, but at one point more parts are possible than the limit.
+    // The grammar compiles, but at one point the number of possible parts exceeds the limit.
     let found = follows(&vocabulary, &GrammarSource::Gbnf(chain), "x");
     assert!(
         matches!(
@@ -212,7 +214,7 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     );
     let signs = format!("root ::= {}\"a\"{}", "(".repeat(200), ")????????".repeat(200));
     assert!(matches!(vocabulary.matcher(&GrammarSource::Gbnf(signs)), Err(GrammarError::TooDeep { .. })));
-    // The same as Lark, with the max number of rules and with more.
+    // This is the same chain as Lark, first with the max number of rules and then with more.
     let lark = |count: usize| {
         let rules: String = (0..count).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
         GrammarSource::Lark(format!("start: r0\n{rules}r{count}: \"x\""))
@@ -226,7 +228,7 @@ fn grammars_that_cost_much_are_refused_or_followed() {
         "{longest:?}"
     );
     assert!(matches!(vocabulary.matcher(&lark(17_000)), Err(GrammarError::TooLarge)));
-    // Each rule has the previous one twice, and the last is empty.
+    // Each rule names the previous rule twice, and the last rule is empty.
     let doubled: String = (0..60).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
     let doubled = format!("root ::= \"a\" r0\n{doubled}r60 ::= \"\"");
     assert!(matches!(

@@ -1,20 +1,20 @@
 //! Choice of the parts of a grammar that become lexemes without changing the language.
 //!
 //! A part is regular if no rule in it is recursive. As a lexeme it always takes the longest match,
-//! but the grammar may take a shorter one. Both match the same texts if
+//! whereas the grammar may take a shorter one. Both match the same texts if these conditions hold:
 //!
-//! - no character that can follow the part continues it, after any text that it matches; and
+//! - no character that can follow the part also continues it, after any text that it matches; and
 //! - no two lexemes that are possible at the same point have a common beginning, unless both are
-//!   single characters. The lexer then never has a choice.
+//!   single characters. The lexer then never has to choose.
 //!
 //! The characters that can follow are computed as in parser generators (FOLLOW), without context.
 //! The characters that continue a text come from the deterministic form of Glushkov's automaton
-//! (1961). If one part does not meet the conditions, the whole grammar uses single characters. No
-//! two of these have different lengths.
+//! (1961). If one part does not meet the conditions, the whole grammar uses single characters. All
+//! of these have the same length, so they meet the conditions.
 //!
 //! The analysis has bounded work and memory. A rule is written out wherever it is named, so a short
 //! grammar may become very long. If the analysis would exceed its bounds, the grammar also uses
-//! single characters. Its length is then at most a multiple of its source's length.
+//! single characters. The length of the Lark is then at most a multiple of the source's length.
 
 mod automaton;
 mod follow;
@@ -30,19 +30,19 @@ use automaton::Automaton;
 use follow::Follow;
 use regular::Regular;
 
-/// Max work on automata for one grammar. When it is exceeded, every character of a lexeme counts as
-/// a continuation.
+/// Max work on automata for one grammar. When it is exceeded, every character of a lexeme is
+/// assumed to continue it.
 const MAX_AUTOMATA_WORK: usize = 20_000_000;
-/// Max other work for one grammar's long lexemes, about 0.2 s. When it is exceeded, the grammar has
-/// no long lexemes.
+/// Max other work on one grammar's long lexemes; it takes about 0.2 s. When it is exceeded, the
+/// grammar has no long lexemes.
 const MAX_WORK: usize = 20_000_000;
-/// Work counted for a byte that stays in memory, so that it takes at most about ten MB.
+/// Work counted for a byte that stays in memory. It limits the memory to about ten MB.
 const FORM_WORK: usize = 32;
 const RANGE_WORK: usize = 8;
-/// Max number of lexemes that are compared with each other.
+/// Max number of long lexemes, which are all compared with each other.
 const MAX_LEXEMES: usize = 512;
 
-/// Work done, and the max allowed.
+/// Counter of work with a limit.
 #[derive(Debug)]
 struct WorkLimit {
     done: Cell<usize>,
@@ -61,10 +61,10 @@ impl WorkLimit {
     }
 }
 
-/// A rule in its written form.
+/// Form of a rule that consists of lexemes.
 #[derive(Clone, Debug)]
 enum RuleForm {
-    /// A lexeme, by its number.
+    /// A lexeme, given by its number.
     Lexeme(usize),
     Rule(usize),
     Token(String),
@@ -73,7 +73,7 @@ enum RuleForm {
     Repeat(Box<RuleForm>, u32, Option<u32>),
 }
 
-/// Properties of a lexeme.
+/// Regular expression of a lexeme, and its properties.
 #[derive(Clone, Debug)]
 struct Lexeme {
     regex: String,
@@ -85,7 +85,7 @@ struct Lexeme {
 /// A grammar whose rules consist of lexemes.
 #[derive(Debug, Default)]
 struct Lexemes {
-    /// Rules that the root reaches.
+    /// Forms of the rules that the root reaches.
     rule_forms: BTreeMap<usize, RuleForm>,
     lexemes: Vec<Lexeme>,
 }
@@ -107,7 +107,7 @@ pub(super) fn lark(rules: &Rules) -> Result<String, GrammarError> {
 
 impl Lexemes {
     /// Builds lexemes from regular rules, or from single characters if `long` is `None`. Returns
-    /// `None` if it takes too much work.
+    /// `None` if this takes too much work.
     fn build(rules: &Rules, long: Option<(&Regular, &WorkLimit)>) -> Option<Lexemes> {
         let automata = WorkLimit::new(MAX_AUTOMATA_WORK);
         let (mut builder, mut result) =
@@ -122,7 +122,7 @@ impl Lexemes {
         Some(result)
     }
 
-    /// Returns the grammar as Lark; `None` if it is too long.
+    /// Returns the grammar as Lark, or `None` if the Lark is too long.
     fn lark(&self) -> Option<String> {
         let mut text = String::new();
         for (number, form) in &self.rule_forms {
@@ -170,8 +170,8 @@ impl Lexemes {
         (text.len() <= MAX_LARK_BYTES).then_some(())
     }
 
-    /// Whether no lexeme matches too much, and none hides another. `None` if the check takes too
-    /// much work.
+    /// Returns whether no lexeme matches too much and no lexeme hides another. Returns `None` if
+    /// the check takes too much work.
     fn are_safe(&self, work: &WorkLimit) -> Option<bool> {
         if self.lexemes.iter().all(|lexeme| lexeme.is_single_char) {
             return Some(true);
@@ -182,7 +182,7 @@ impl Lexemes {
             Some(a.intersects(b))
         };
         let together = follow.first.get(&0).map(|(first, _)| first).into_iter().chain(&follow.lexeme_follow);
-        // Many lexemes are followed by the same set.
+        // Many lexemes are followed by the same set of lexemes, so each set is checked once.
         let together: HashSet<&BTreeSet<usize>> = together.collect();
         for together in together {
             let all: Vec<&Lexeme> = together.iter().map(|number| &self.lexemes[*number]).collect();
@@ -205,19 +205,19 @@ impl Lexemes {
     }
 }
 
-/// Converts rules to lexemes.
+/// Converter of rules to lexemes.
 struct Builder<'r> {
     rules: &'r Rules,
-    /// Regular rules and a work limit, if lexemes may be longer than a character.
+    /// Regular rules and a work limit, if lexemes may be longer than one character.
     long: Option<(&'r Regular, &'r WorkLimit)>,
     numbers: HashMap<String, usize>,
-    /// Work limit of automata.
+    /// Limit on the work on automata.
     automata: WorkLimit,
 }
 
 impl Builder<'_> {
-    /// Converts a part to lexemes, and adds new lexemes and the rules that it names. Returns `None`
-    /// if it takes too much work.
+    /// Converts a part to its form. Adds new lexemes to `lexemes`, and the rules that the part
+    /// names to `used`. Returns `None` if this takes too much work.
     fn rule_form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Option<RuleForm> {
         if let Node::Characters(set) = node {
             return Some(RuleForm::Lexeme(self.char_lexeme(set, lexemes)?));
@@ -229,11 +229,13 @@ impl Builder<'_> {
                 return Some(RuleForm::Lexeme(self.lexeme(node, text, lexemes, work)?));
             }
             match node {
-                // The rule can match the empty text, but no lexeme can.
+                // The rule can match the empty text. No lexeme can be empty, so the rule is written
+                // out here.
                 Node::Rule(number) if regular.texts[*number].is_some() => {
                     return self.rule_form(&self.rules.0[*number], lexemes, used);
                 }
-                // One or more repetitions are a lexeme, even if zero or more are not.
+                // Zero or more repetitions can be empty, so they become one lexeme of at least one
+                // repetition that is optional.
                 Node::Repeat(inner, 0, max) if !matches!(max, Some(0 | 1)) && !regular.is_nullable(inner, work)? => {
                     let once = Node::Repeat(inner.clone(), 1, *max);
                     return Some(match regular.is_recursive(inner, work)? {
@@ -262,7 +264,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Returns a lexeme of one character.
+    /// Returns the number of the lexeme for one character.
     fn char_lexeme(&mut self, set: &Characters, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
         let lexeme = Lexeme {
             regex: set.regex(),
@@ -296,19 +298,19 @@ impl Builder<'_> {
         self.add(Lexeme { regex: text, first, continuations, is_single_char: false }, lexemes)
     }
 
-    /// Adds a lexeme, unless one with this text exists.
+    /// Adds a lexeme, unless one with this text exists. Returns its number.
     fn add(&mut self, lexeme: Lexeme, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
         if let Some(number) = self.numbers.get(&lexeme.regex) {
             return Some(*number);
         }
         self.numbers.insert(lexeme.regex.clone(), lexemes.len());
         lexemes.push(lexeme);
-        // More lexemes are not compared with each other.
+        // The comparison of more lexemes would take too long.
         (self.long.is_none() || lexemes.len() <= MAX_LEXEMES).then_some(lexemes.len() - 1)
     }
 }
 
-/// Adds all characters of a regular part; returns `None` if it takes too much work.
+/// Adds all characters of a regular part to `all`. Returns `None` if this takes too much work.
 fn ranges(node: &Node, rules: &Rules, all: &mut Vec<(u32, u32)>, work: &WorkLimit) -> Option<()> {
     work.add(1)?;
     match node {
@@ -332,7 +334,7 @@ mod tests {
     use super::automaton::MAX_POSITIONS;
     use super::*;
 
-    /// Whether the long lexemes of a grammar are few enough to be checked.
+    /// Returns whether a grammar has few enough long lexemes to be checked.
     fn is_looked_at(gbnf: &str) -> bool {
         let (rules, work) = (read::rules(gbnf).unwrap(), WorkLimit::new(MAX_WORK));
         let regular = Regular::from_rules(&rules, &work);
@@ -341,8 +343,8 @@ mod tests {
         found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
     }
 
-    /// Returns rules in which each rule contains the previous one twice. The last rule is the text
-    /// `2^count` times.
+    /// Returns rules that each contain the previous rule twice. The last rule matches `text`,
+    /// repeated `2^count` times.
     fn doubling_rules(text: &str, count: usize) -> String {
         let rules: String = (0..count).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect();
         format!("{rules}a{count} ::= {text}\n")
@@ -351,11 +353,11 @@ mod tests {
     #[test]
     fn lexeme_expansion_of_short_grammars_is_limited() {
         assert!(is_looked_at("root ::= \"[\" (num | root)? \"]\"\nnum ::= [0-9]+"));
-        // Alternatives of 30,000 characters each.
+        // The grammar has 20,000 alternatives of 30,000 characters each.
         let alternatives: Vec<String> = (0..20_000).map(|i| format!("a0 \"{i}\"")).collect();
         let alternatives = format!("root ::= {}\n{}", alternatives.join(" | "), doubling_rules("\"x\"", 15));
         assert!(!is_looked_at(&alternatives));
-        // Parts that can be empty, of 4096 each.
+        // The grammar has 80,000 parts. Each consists of 4096 parts that can be empty.
         let nothing = format!("root ::= {}\n{}", "a0 ".repeat(80_000), doubling_rules("\"x\"?", 12));
         assert!(!is_looked_at(&nothing));
         for gbnf in [alternatives, nothing] {
@@ -366,7 +368,7 @@ mod tests {
 
     #[test]
     fn automata_are_bounded() {
-        // Every position is followed by every position.
+        // In this grammar, every position can follow every position.
         let all = format!("root ::= ({})+", "\"x\"? ".repeat(1000));
         let (rules, work) = (read::rules(&all).unwrap(), WorkLimit::new(100_000));
         assert!(Automaton::build(&rules.0[0], &rules, &work).is_none());

@@ -1,4 +1,4 @@
-//! GBNF, the grammars of llama.cpp: read, and written as Lark.
+//! Reader of GBNF, the grammar language of llama.cpp, and its conversion to Lark.
 //!
 //! ```text
 //! root ::= "[" item ("," item)* "]"        start: r0
@@ -6,10 +6,10 @@
 //!                                          r1: /[0-9]{1,}/ | r0
 //! ```
 //!
-//! GBNF is defined over characters, while Lark has a lexer that takes the longest lexeme. Both are
-//! the same if each lexeme is one character. Longer lexemes make masks 40 times faster, so
-//! [`lexemes`] finds the parts that can safely be lexemes. If it is not certain that they are safe,
-//! it uses none.
+//! GBNF is defined over characters, while Lark has a lexer that takes the longest lexeme. Both
+//! match the same texts if each lexeme is one character. Longer lexemes make masks 40 times faster,
+//! so [`lexemes`] finds the parts that can safely be lexemes. If their safety is not certain, all
+//! lexemes are single characters.
 
 mod lexemes;
 mod read;
@@ -18,11 +18,11 @@ use std::collections::BTreeSet;
 
 use crate::GrammarError;
 
-/// A set of characters, as sorted ranges that neither overlap nor are adjacent.
+/// Set of characters, as sorted ranges that neither overlap nor are adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Characters(Vec<(u32, u32)>);
 
-/// Code points that are not characters: surrogates, the halves of pairs.
+/// Code points that are not characters: surrogates, which are halves of pairs in UTF-16.
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
 impl Characters {
@@ -53,7 +53,7 @@ impl Characters {
         Characters(others)
     }
 
-    /// Returns whether the sets share a character, in one pass over both.
+    /// Returns whether the sets share a character. Reads both sets in one pass.
     fn intersects(&self, other: &Characters) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some((first, last)), Some((begin, end))) = (a.peek(), b.peek()) {
@@ -101,25 +101,25 @@ impl Characters {
     }
 }
 
-/// A part of a rule.
+/// Part of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Node {
-    /// One of these characters.
+    /// One character of a set.
     Characters(Characters),
-    /// Another rule, by its number.
+    /// Another rule, given by its number.
     Rule(usize),
-    /// A token, in Lark's notation.
+    /// A token, written in Lark's notation.
     Token(String),
-    /// Parts in sequence; without parts, the empty text.
+    /// Parts in sequence. Without parts, it matches the empty text.
     Sequence(Vec<Node>),
-    /// One of several parts.
+    /// A choice between several parts.
     Choice(Vec<Node>),
-    /// Repetition of a part, with its min and max counts.
+    /// Repetition of a part, with the min and max number of repetitions.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
 impl Node {
-    /// Returns the rules that the node names.
+    /// Returns the numbers of the rules that the node names.
     fn names(&self) -> BTreeSet<usize> {
         let (mut names, mut open) = (BTreeSet::new(), vec![self]);
         while let Some(node) = open.pop() {
@@ -133,7 +133,7 @@ impl Node {
         names
     }
 
-    /// Returns the node's nesting depth; `rules` has the depths of the rules that it names.
+    /// Returns the node's nesting depth. `rules` has the depths of the rules that the node names.
     fn depth(&self, rules: &[usize]) -> usize {
         let (mut max, mut open) = (0, vec![(self, 1)]);
         while let Some((node, depth)) = open.pop() {
@@ -150,7 +150,7 @@ impl Node {
 }
 
 impl Node {
-    /// Whether the node matches any text. `rules` has the answer for each rule.
+    /// Returns whether the node matches any text. `rules` has the result for each rule.
     fn ends(&self, rules: &[bool]) -> bool {
         match self {
             Node::Characters(set) => !set.is_empty(),
@@ -162,7 +162,7 @@ impl Node {
         }
     }
 
-    /// Returns the node without the choices that match no text.
+    /// Returns the node without the choices that match no text. Returns `None` if nothing remains.
     fn with_ends(self, rules: &[bool]) -> Option<Node> {
         if !self.ends(rules) {
             return None;
@@ -180,15 +180,15 @@ impl Node {
     }
 }
 
-/// A grammar after reading; the first rule is the root.
+/// Rules of a grammar that was read. The first rule is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rules(Vec<Node>);
 
 /// Converts a GBNF grammar to Lark.
 ///
 /// # Errors
-/// [`GrammarError::Gbnf`] with the line. [`GrammarError::TooDeep`] or [`GrammarError::TooLarge`] if
-/// the grammar exceeds a limit.
+/// [`GrammarError::Gbnf`] with the line of invalid GBNF. [`GrammarError::TooDeep`] or
+/// [`GrammarError::TooLarge`] if the grammar exceeds a limit.
 pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
     let rules = read::rules(gbnf)?.with_ends().ok_or(GrammarError::Empty)?;
     Ok(format!("start: r0\n{}", lexemes::lark(&rules)?))
@@ -200,7 +200,8 @@ impl Rules {
     /// Returns `None` if the root matches no text.
     fn with_ends(self) -> Option<Rules> {
         let mut ends = vec![false; self.0.len()];
-        // Most rules name later ones.
+        // Most rules name rules after them, so a pass from the last rule to the first finds most
+        // results.
         let (mut before, mut now) = (0, 1);
         while before != now {
             for number in (0..ends.len()).rev() {
@@ -209,7 +210,7 @@ impl Rules {
             (before, now) = (now, 1 + ends.iter().filter(|ends| **ends).count());
         }
         ends.first().filter(|ends| **ends)?;
-        // No remaining rule names a rule that never ends.
+        // The remaining rules name no rule whose recursion never ends.
         let without = |node: Node| node.with_ends(&ends).unwrap_or(Node::Sequence(Vec::new()));
         Some(Rules(self.0.into_iter().map(without).collect()))
     }
@@ -263,16 +264,17 @@ mod tests {
         let lark = |gbnf: &str| to_lark(gbnf).unwrap();
         // The whole grammar is one lexeme.
         assert_eq!(lark("root ::= \"yes\" | \"no\" [0-9]?"), "start: r0\nr0: /(?:yes|no(?:[0-9]){0,1})/\n");
-        // Rules that are not recursive become a part of that lexeme.
+        // The rule `d` is not recursive, so it becomes a part of that lexeme.
         assert_eq!(lark("root ::= d d\nd ::= [0-9]"), "start: r0\nr0: /[0-9][0-9]/\n");
-        // A list in a list: white space after a number is a part of its lexeme. White space after a
-        // bracket may be empty, and no lexeme is empty.
+        // This grammar has a list in a list. White space after a number is a part of the number's
+        // lexeme. White space after a bracket may be empty, so it is optional, because no lexeme
+        // can be empty.
         let list = "root ::= \"[\" ws (num | root)? \"]\"\nnum ::= [0-9]+ ws\nws ::= [ \\n]*";
         let expected = "start: r0\nr0: (/\\x{5b}/ (/(?:[\\x{a}\\x{20}]){1,}/)? \
                         ((/(?:[0-9]){1,}(?:[\\x{a}\\x{20}]){0,}/ | r0))? /\\x{5d}/)\n";
         assert_eq!(lark(list), expected);
-        // A match of as many a's as possible would leave none for the part with b, so the grammar
-        // uses single characters.
+        // If a lexeme took as many a's as possible, none would remain for the part with b. The
+        // grammar therefore uses single characters.
         let found = lark("root ::= [a]+ (\"a\" root \"b\")?");
         assert!(!found.contains("{1,}/") && found.contains("(/a/)+"), "{found}");
     }

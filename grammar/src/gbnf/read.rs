@@ -1,4 +1,4 @@
-//! Reader of GBNF, the grammars of llama.cpp.
+//! Reader of GBNF, the grammar language of llama.cpp.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use super::{Characters, Node, Rules};
 use crate::GrammarError;
 use crate::error::MAX_DEPTH;
 
-/// Max repetitions of a part, as in llama.cpp's own reader.
+/// Max number of repetitions of a part, as in llama.cpp's own reader.
 const MAX_REPEAT: u32 = 1000;
-/// Max rules.
+/// Max number of rules.
 const MAX_RULES: usize = 4096;
-/// Max repetition signs in a row.
+/// Max number of repetition signs in a row.
 const MAX_SIGNS: u32 = 8;
 
-/// Reads the rules of a grammar, the root first.
+/// Reads the rules of a grammar. The root is the first rule of the result.
 pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
     let mut reader = Reader { rest: text, line: 1, names: HashMap::new(), rules: Vec::new(), used: Vec::new() };
     reader.number("root");
@@ -34,7 +34,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
         }
     }
     let rules = Rules(reader.rules.into_iter().flatten().collect());
-    // Repetition signs nest too.
+    // Repetition signs increase the nesting depth, too.
     match rules.0.iter().map(|rule| rule.depth(&[])).max() {
         Some(depth) if depth > MAX_DEPTH => Err(GrammarError::TooDeep { depth }),
         _ => Ok(rules),
@@ -46,7 +46,7 @@ struct Reader<'t> {
     line: usize,
     names: HashMap<&'t str, usize>,
     rules: Vec<Option<Node>>,
-    /// Line on which each rule was first named.
+    /// Number of the line that first names each rule.
     used: Vec<usize>,
 }
 
@@ -55,7 +55,7 @@ impl<'t> Reader<'t> {
         Err(GrammarError::Gbnf { line: self.line, message: message.into() })
     }
 
-    /// Returns the number of a rule.
+    /// Returns the number of a rule. Adds the rule if its name is new.
     fn number(&mut self, name: &'t str) -> usize {
         let next = self.names.len();
         let number = *self.names.entry(name).or_insert(next);
@@ -66,7 +66,7 @@ impl<'t> Reader<'t> {
         number
     }
 
-    /// Skips white space and comments, and line ends if `newlines` is set.
+    /// Skips white space and comments. Skips line ends as well if `newlines` is set.
     fn space(&mut self, newlines: bool) {
         loop {
             let Some(c) = self.rest.chars().next() else { return };
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
     fn sequence(&mut self, nested: bool) -> Result<Node, GrammarError> {
         let (mut all, mut signs): (Vec<Node>, u32) = (Vec::new(), 0);
         while let Some(c) = self.rest.chars().next() {
-            // The part to which a following repetition sign applies.
+            // This is the part to which a following repetition sign applies.
             let whole = match c {
                 '"' => Node::Sequence(self.text()?),
                 '[' => self.characters()?,
@@ -291,7 +291,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads `<[1000]>` or `<name>`.
+    /// Reads a token, written as `<[1000]>` or `<name>`.
     fn token(&mut self) -> Result<Node, GrammarError> {
         let is_part = |c: char| !c.is_whitespace() && c != '<' && c != '>';
         match self.rest.split_once('>') {

@@ -1,4 +1,4 @@
-//! Sets of JSON values of one type. A schema is expanded to a list of them.
+//! Sets of JSON values of one type. The set of a schema is a list of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::document::SubschemaId;
 use super::number::NumberSet;
 use super::text::Pattern;
 
-/// A subschema that must hold, or must not hold.
+/// A subschema, and whether it must hold or must not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Literal {
     pub subschema: SubschemaId,
@@ -27,20 +27,20 @@ impl Literal {
     }
 }
 
-/// Subschemas that must all hold. An empty set allows any value.
+/// Set of subschemas that must all hold. An empty set allows any value.
 pub(super) type Conjunction = BTreeSet<Literal>;
 
-/// Whether a set has values.
+/// Result of the check whether a set has values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Some,
-    /// There are no values. `is_exact` is set if the subschemas allow no value either.
+    /// The set has no values. `is_exact` is set if the subschemas allow no value either.
     None {
         is_exact: bool,
     },
 }
 
-/// Values of one type.
+/// Set of values of one type, or a list of values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Alternative {
     Null,
@@ -49,11 +49,11 @@ pub(super) enum Alternative {
     Text(TextSet),
     Array(ArraySet),
     Object(ObjectSet),
-    /// A list of values of any type.
+    /// A list of values, which may be of any type.
     Values(Vec<ExactValue>),
 }
 
-/// A value with its canonical text. Equal values have the same text.
+/// A value with its canonical text. Equal values have the same canonical text.
 #[derive(Clone, Debug)]
 pub(super) struct ExactValue {
     pub value: Rc<Value>,
@@ -107,19 +107,19 @@ fn canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// A set of texts.
+/// Set of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct TextSet {
     pub min: u64,
     pub max: Option<u64>,
     pub patterns: BTreeSet<Pattern>,
-    /// The schema's own expressions for some of the `patterns`: those that are anchored and match
-    /// texts short enough to be listed.
+    /// Expressions as written in the schema, for some of the `patterns`. These patterns are
+    /// anchored and match texts short enough to be listed.
     pub sources: BTreeSet<String>,
     pub excluded: BTreeSet<String>,
 }
 
-/// Items that one schema constrains.
+/// Constraints of one schema on the items of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Items {
     pub prefix: Vec<Literal>,
@@ -128,7 +128,7 @@ pub(super) struct Items {
     pub evaluates: bool,
 }
 
-/// Number of items that must satisfy a schema (`contains`).
+/// Bounds on the number of items that satisfy a schema (`contains`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Contains {
     pub item: Literal,
@@ -136,7 +136,7 @@ pub(super) struct Contains {
     pub max: Option<u64>,
 }
 
-/// A set of arrays.
+/// Set of arrays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ArraySet {
     pub min: u64,
@@ -146,7 +146,7 @@ pub(super) struct ArraySet {
     pub is_unique: bool,
 }
 
-/// Members that one schema constrains.
+/// Constraints of one schema on the members of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Members {
     pub named: Rc<Vec<(String, Literal)>>,
@@ -156,7 +156,7 @@ pub(super) struct Members {
     pub evaluates: bool,
 }
 
-/// A set of objects.
+/// Set of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ObjectSet {
     pub min: u64,
@@ -166,13 +166,13 @@ pub(super) struct ObjectSet {
     pub names: Vec<Literal>,
 }
 
-/// Returns the smaller of two bounds.
+/// Returns the smaller of two upper bounds, where `None` means no bound.
 pub(super) fn smaller(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.into_iter().chain(b).min()
 }
 
 impl Alternative {
-    /// Returns all JSON values.
+    /// Returns sets that together have all JSON values.
     pub fn all() -> Vec<Alternative> {
         vec![
             Alternative::Null,
@@ -184,7 +184,7 @@ impl Alternative {
         ]
     }
 
-    /// Returns the values, if the set is a list of values.
+    /// Returns the list of values if the set is one.
     pub fn values(&self) -> Option<&[ExactValue]> {
         match self {
             Alternative::Values(values) => Some(values),
@@ -192,8 +192,8 @@ impl Alternative {
         }
     }
 
-    /// Returns the values in both sets, if neither is a list of values. `None` if the bounds leave
-    /// no value.
+    /// Returns the values in both sets. Neither set may be a list of values. Returns `None` if the
+    /// bounds leave no value.
     pub fn and(&self, other: &Alternative) -> Option<Alternative> {
         use Alternative::{Array, Boolean, Null, Number, Object, Text};
         let both = match (self, other) {
@@ -226,7 +226,7 @@ impl Alternative {
         (!both.has_no_room()).then_some(both)
     }
 
-    /// Whether the bounds show that the set is empty.
+    /// Returns whether the bounds already show that the set is empty.
     pub fn has_no_room(&self) -> bool {
         let crossed = |min: u64, max: Option<u64>| max.is_some_and(|max| min > max);
         match self {
@@ -240,7 +240,7 @@ impl Alternative {
     }
 }
 
-/// Returns the elements of both lists without duplicates.
+/// Returns the elements of both lists, without duplicates.
 fn union<T: Clone + PartialEq>(a: &[T], b: &[T]) -> Vec<T> {
     let mut all = a.to_vec();
     for one in b {

@@ -1,16 +1,17 @@
-//! Comma-separated lists as grammar rules. An automaton determines which part may follow which.
+//! Comma-separated lists as grammar rules, written from an automaton. The automaton determines
+//! which parts may follow which parts.
 //!
 //! ```text
 //! {"a": 1, "b": 2}, both optional      n0: A a1 | n1     a1: "," n1 | "}"
 //!                                      n1: B a2          a2: "}"
 //! ```
 //!
-//! Rules include the closing bracket, so that a parser row has few items for each part that may
-//! follow.
+//! Each rule includes the closing bracket. A row of the parser therefore has few items for each
+//! part that may follow.
 
 use std::fmt::Write;
 
-/// A part that repeats, and its min and max number of repetitions.
+/// A part that repeats, and the min and max number of its repetitions.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub part: String,
@@ -18,20 +19,20 @@ pub(super) struct Repeat {
     pub max: Option<u64>,
 }
 
-/// A point between two parts.
+/// Position in a list, between two parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
-    /// Whether the list may end here, after the repeated part.
+    /// Whether the list may end at this node, after the repeated part.
     pub may_end: bool,
-    /// Part that repeats before any other part of this node.
+    /// Part that repeats at this node, before any of its other parts.
     pub repeat: Option<Repeat>,
-    /// Parts that may follow, each with its next node.
+    /// Parts that may follow, each with the node after it.
     pub edges: Vec<(String, usize)>,
-    /// Another node whose parts may follow here as well.
+    /// Another node, whose parts may also follow here.
     pub alternative_node: Option<usize>,
 }
 
-/// Brackets around a list.
+/// Brackets that enclose a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brackets {
     open: &'static str,
@@ -43,14 +44,14 @@ impl Brackets {
     pub const OBJECT: Brackets = Brackets { open: "{", close: "}" };
 }
 
-/// A list, which begins at the first node.
+/// Automaton of a list. The list begins at the first node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automaton {
     pub nodes: Vec<Node>,
 }
 
 impl Automaton {
-    /// Returns whether the list can end after at least one more part, by node.
+    /// Returns, for each node, whether the list can end after at least one more part.
     fn reachable_ends(&self) -> Vec<bool> {
         let mut reaches_end = vec![false; self.nodes.len()];
         loop {
@@ -69,8 +70,8 @@ impl Automaton {
         }
     }
 
-    /// Writes the rules, with names that begin with `prefix`. Returns a fragment that names them;
-    /// `None` if no list is possible.
+    /// Writes the rules, with names that begin with `prefix`. Returns a fragment that names the
+    /// first rule, or `None` if no list is possible.
     pub fn write(&self, prefix: &str, brackets: Brackets, lark: &mut String) -> Option<String> {
         let Brackets { open, close } = brackets;
         let reaches_end = self.reachable_ends();
@@ -97,7 +98,8 @@ impl Automaton {
             let node = &self.nodes[at];
             if !is_next {
                 let repeat = node.repeat.as_ref().map(|repeat| {
-                    // The first part is written before this rule, so it counts as one repetition.
+                    // The first part is written before this rule, so it already counts as one
+                    // repetition.
                     let less = u64::from(at == 0);
                     super::automaton::repeat(
                         &format!("\",\" {}", repeat.part),
@@ -134,9 +136,9 @@ impl Automaton {
     }
 }
 
-/// Returns a fragment repeated `min` to `max` times.
+/// Returns a fragment that is repeated `min` to `max` times.
 pub(super) fn repeat(fragment: &str, min: u64, max: Option<u64>) -> String {
-    // No answer has more parts than this limit.
+    // No answer has as many parts as this limit, so a higher bound has no effect.
     let max = max.filter(|max| *max < 1_000_000_000);
     match (min, max) {
         (_, Some(0)) => String::new(),
@@ -147,7 +149,8 @@ pub(super) fn repeat(fragment: &str, min: u64, max: Option<u64>) -> String {
     }
 }
 
-/// Returns a list of at least `min` equal parts with commas between them.
+/// Returns a list of equal parts with commas between them. It has at least `min` and at most `max`
+/// parts.
 pub(super) fn list(part: &str, min: u64, max: Option<u64>, brackets: Brackets) -> String {
     let Brackets { open, close } = brackets;
     if max == Some(0) {

@@ -1,23 +1,24 @@
-//! Decimal numbers of any size: JSON's numbers, digit by digit.
+//! Decimal numbers of any size, for exact arithmetic on JSON's numbers.
 
 use std::cmp::Ordering;
 
 use serde_json::Number;
 
-/// Max digits in a division with remainder. JSON numbers have exponents, so they can be longer.
+/// Max digits in a division with remainder. JSON numbers can be longer, because they have
+/// exponents.
 const MAX_SCALE: i64 = 700;
 
-/// A decimal number, `±0.d₁d₂… · 10^exponent`, without zeros at either end of its digits.
+/// Decimal number `±0.d₁d₂… · 10^exponent`, without zeros at either end of its digits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Decimal {
     pub is_negative: bool,
-    /// ASCII digits; none for zero.
+    /// Digits as ASCII characters. Zero has no digits.
     digits: String,
     exponent: i64,
 }
 
 impl Decimal {
-    /// Reads a JSON number.
+    /// Converts a JSON number.
     pub fn from_number(number: &Number) -> Decimal {
         Decimal::parse(&number.to_string())
     }
@@ -42,7 +43,8 @@ impl Decimal {
         self.digits.is_empty()
     }
 
-    /// Returns the magnitude's digits before the point, at least `0`.
+    /// Returns the digits of the magnitude before the decimal point. The result has at least one
+    /// digit, `0`.
     pub fn integer_digits(&self) -> String {
         let Ok(length) = usize::try_from(self.exponent) else { return "0".to_owned() };
         match length {
@@ -53,7 +55,7 @@ impl Decimal {
         }
     }
 
-    /// Returns the magnitude's digits after the point, without trailing zeros.
+    /// Returns the digits of the magnitude after the decimal point, without trailing zeros.
     pub fn fraction(&self) -> String {
         match usize::try_from(self.exponent) {
             Ok(length) => self.digits.get(length..).unwrap_or_default().to_owned(),
@@ -65,7 +67,7 @@ impl Decimal {
         self.fraction().is_empty()
     }
 
-    /// Returns a canonical text. Equal numbers have the same text.
+    /// Returns a canonical text. Equal numbers have the same canonical text.
     pub fn canonical(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         if self.is_integer() && self.exponent < 400 {
@@ -74,7 +76,7 @@ impl Decimal {
         format!("{sign}0.{}e{}", self.digits, self.exponent)
     }
 
-    /// Compares values.
+    /// Compares the values of two numbers.
     pub fn compare(&self, other: &Decimal) -> Ordering {
         let sign = |number: &Decimal| match () {
             () if number.is_zero() => 0,
@@ -90,13 +92,13 @@ impl Decimal {
         }
     }
 
-    /// Returns whether the value is a multiple of a positive step; `None` if there are too many
-    /// digits.
+    /// Returns whether the value is a multiple of a positive step. Returns `None` if the division
+    /// has too many digits.
     pub fn is_multiple_of(&self, step: &Decimal) -> Option<bool> {
         if self.is_zero() {
             return Some(true);
         }
-        // Scale both to integers.
+        // Both numbers are multiplied by a power of ten that makes them integers.
         let scale = |number: &Decimal| number.digits.len() as i64 - number.exponent;
         let scale_both = scale(self).max(scale(step));
         let zeros = |number: &Decimal| scale_both - scale(number);
@@ -111,26 +113,27 @@ impl Decimal {
         Some(digits.fold(0u128, |rest, digit| (rest * 10 + u128::from(digit - b'0')) % step) == 0)
     }
 
-    /// Returns `k` if the value is a power of ten, `10^k`.
+    /// Returns `k` if the value is the power of ten `10^k`.
     pub fn power_of_ten(&self) -> Option<i64> {
         (self.digits == "1" && !self.is_negative).then_some(self.exponent - 1)
     }
 
-    /// Returns the smallest integer multiple of a positive number that has few digits.
+    /// Returns the smallest integer that is a multiple of the value. The value must be positive.
+    /// Returns `None` if it has too many digits.
     pub fn integer_multiple(&self) -> Option<Decimal> {
         let places = u32::try_from(self.digits.len() as i64 - self.exponent).ok()?;
         let (digits, scale): (i128, i128) = (self.digits.parse().ok()?, 10i128.checked_pow(places)?);
         Some(Decimal::parse(&(digits / gcd(digits, scale)).to_string()))
     }
 
-    /// Returns the value if it is an integer of 128 bits.
+    /// Returns the value as an integer, if it is one and fits into 128 bits.
     pub fn to_i128(&self) -> Option<i128> {
         let magnitude: i128 = self.is_integer().then(|| self.integer_digits())?.parse().ok()?;
         Some(if self.is_negative { -magnitude } else { magnitude })
     }
 }
 
-/// Returns the greatest common divisor.
+/// Returns the greatest common divisor of two integers.
 pub(super) fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

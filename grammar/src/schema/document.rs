@@ -1,4 +1,4 @@
-//! Subschemas of a schema, and resolution of references to them.
+//! Subschemas of a schema, and the resolution of references to them.
 
 use std::collections::HashMap;
 
@@ -12,28 +12,28 @@ pub(super) type SubschemaId = usize;
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 
-/// A subschema, and its position in the document.
+/// A subschema, and its position in the schema's document.
 #[derive(Debug)]
 pub(super) struct Subschema<'s> {
     pub value: &'s Value,
-    /// JSON pointer as users write it: `#/properties/name`.
+    /// Position as a JSON pointer that begins with `#`, such as `#/properties/name`.
     pub pointer: String,
 }
 
-/// Visited subschemas, and the names that references can resolve.
+/// Subschemas that were visited, and the names that references can use.
 #[derive(Debug)]
 pub(super) struct Document<'s> {
     subschemas: Vec<Subschema<'s>>,
-    /// Subschemas by the address of their values.
+    /// Numbers of the subschemas, by the address of their values.
     numbers: HashMap<*const Value, SubschemaId>,
     /// Index of the resource (in `resources`) of each value, by the address of the value.
     bases: HashMap<*const Value, usize>,
     resources: Vec<Resource>,
-    /// Anchors by resource and name.
+    /// Subschemas with anchors, by resource and anchor name.
     anchors: HashMap<(usize, String), SubschemaId>,
     dynamic: HashMap<String, Vec<SubschemaId>>,
     ids: HashMap<String, SubschemaId>,
-    /// Whether keywords next to `$ref` count, as they do since draft 2019-09.
+    /// Whether keywords next to `$ref` have an effect, as they do since draft 2019-09.
     pub has_siblings: bool,
 }
 
@@ -44,7 +44,7 @@ struct Resource {
 }
 
 impl<'s> Document<'s> {
-    /// Finds the subschemas of a schema that have names.
+    /// Creates the document of a schema, and finds the subschemas that have names.
     pub fn new(schema: &'s Value) -> Document<'s> {
         let dialect = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = ["draft-03", "draft-04", "draft-06", "draft-07"].iter().any(|draft| dialect.contains(draft));
@@ -123,7 +123,7 @@ impl<'s> Document<'s> {
         base
     }
 
-    /// Returns the number of a subschema.
+    /// Returns the number of a subschema. Assigns one if the subschema is new.
     pub fn subschema_id(&mut self, value: &'s Value, pointer: String) -> SubschemaId {
         let next = self.subschemas.len();
         let number = *self.numbers.entry(value).or_insert(next);
@@ -137,23 +137,23 @@ impl<'s> Document<'s> {
         (self.subschemas[subschema].value, &self.subschemas[subschema].pointer)
     }
 
-    /// Returns the subschema that a keyword has as its value.
+    /// Returns the subschema that is the value of a keyword.
     pub fn member(&mut self, subschema: SubschemaId, keyword: &str, value: &'s Value) -> SubschemaId {
         let pointer = format!("{}/{}", self.subschemas[subschema].pointer, escape_pointer(keyword));
         self.subschema_id(value, pointer)
     }
 
-    /// Returns the subschema with a name in the object that a keyword has as its value.
+    /// Returns the subschema with a name in the object that is the value of a keyword.
     pub fn nested_id(&mut self, subschema: SubschemaId, keyword: &str, name: &str, value: &'s Value) -> SubschemaId {
         let pointer =
             format!("{}/{}/{}", self.subschemas[subschema].pointer, escape_pointer(keyword), escape_pointer(name));
         self.subschema_id(value, pointer)
     }
 
-    /// Returns the subschema that a `$ref` names.
+    /// Returns the subschema to which a `$ref` refers.
     ///
     /// # Errors
-    /// When the reference names another document or a missing subschema.
+    /// If the reference names another document or a missing subschema.
     pub fn find(&mut self, from: SubschemaId, reference: &str) -> Result<SubschemaId, String> {
         let base = self.bases.get(&std::ptr::from_ref(self.subschemas[from].value)).copied().unwrap_or(0);
         let (path, fragment) = reference.split_once('#').unwrap_or((reference, ""));
@@ -196,7 +196,8 @@ impl<'s> Document<'s> {
         Err(format!("the schema has no part {reference:?}; expected a pointer such as #/$defs/NAME"))
     }
 
-    /// Returns the subschema of a `$dynamicRef`, which must be unique in the schema.
+    /// Returns the subschema to which a `$dynamicRef` refers. Its name must be unique in the
+    /// schema.
     pub fn find_dynamic(&mut self, from: SubschemaId, reference: &str) -> Result<SubschemaId, String> {
         let name = reference.split_once('#').map_or("", |(_, name)| name);
         if self.dynamic.get(name).is_some_and(|subschemas| subschemas.len() > 1) {
@@ -206,7 +207,7 @@ impl<'s> Document<'s> {
     }
 }
 
-/// Returns a name with the escapes of JSON pointers.
+/// Returns a name with the characters escaped that JSON pointers reserve.
 pub(crate) fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

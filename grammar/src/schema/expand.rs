@@ -1,6 +1,6 @@
-//! Subschemas as sets of values.
+//! Expansion of subschemas to sets of values.
 //!
-//! A set is a list of [`Alternative`]s, each of one type. `allOf` and `$ref` intersect sets,
+//! A set is a list of [`Alternative`]s, each of one type. `allOf` and `$ref` intersect sets, and
 //! `anyOf` unites them. `oneOf`, `not` and `if` need complements, which [`super::negate`] computes.
 //! If a complement cannot be expressed, the set is smaller than its subschema, and
 //! [`ValueSet::is_exact`] is false. A set is never larger than its subschema.
@@ -24,16 +24,16 @@ use crate::GrammarError;
 
 /// Max alternatives in the set of one subschema.
 const MAX_ALTERNATIVES: usize = 4096;
-/// Max number of intersections of alternatives for one schema.
+/// Max number of intersections of alternatives that one schema may need.
 const MAX_WORK: usize = 2_000_000;
-/// Max depth of nested subschemas.
+/// Max nesting of subschemas.
 const MAX_NEST: usize = 400;
 
-/// A set of values.
+/// Set of values, as a list of alternatives.
 #[derive(Clone, Debug)]
 pub(super) struct ValueSet {
     pub alternatives: Rc<Vec<Alternative>>,
-    /// Whether the set has all values of its subschema.
+    /// Whether the set has all values that its subschema allows.
     pub is_exact: bool,
 }
 
@@ -43,21 +43,21 @@ impl ValueSet {
     }
 }
 
-/// Sets of a document's subschemas.
+/// Sets of values of a document's subschemas.
 #[derive(Debug)]
 pub(super) struct Sets<'s> {
     pub document: Document<'s>,
     expanded: HashMap<Literal, ValueSet>,
     /// Subschemas whose sets are being computed.
     in_progress: HashSet<Literal>,
-    /// Whether one of these was found again since the flag was last cleared.
+    /// Whether a subschema in `in_progress` was met again since this flag was last cleared.
     pub(super) met_in_progress: bool,
     work: usize,
     /// The first subschema whose complement could not be expressed.
     pub inexpressible: Option<(String, String)>,
     pub(super) contents: HashMap<Conjunction, Content>,
     pub(super) contents_open: HashSet<Conjunction>,
-    /// Whether one of these was found again since the flag was last cleared.
+    /// Whether a conjunction in `contents_open` was met again since this flag was last cleared.
     pub(super) met_content: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'s> Sets<'s> {
         }
     }
 
-    /// Counts work. Refuses a schema that takes too much.
+    /// Counts work, and refuses a schema that takes too much of it.
     pub fn work(&mut self, amount: usize) -> Result<(), GrammarError> {
         self.work += amount;
         if self.work > MAX_WORK {
@@ -88,7 +88,7 @@ impl<'s> Sets<'s> {
         Ok(())
     }
 
-    /// Refuses a schema that nests too deep for the stack.
+    /// Refuses a schema whose nesting is too deep for the stack.
     pub fn check_depth(&self, depth: usize) -> Result<(), GrammarError> {
         match depth > MAX_NEST {
             true => Err(schema_error(
@@ -99,7 +99,7 @@ impl<'s> Sets<'s> {
         }
     }
 
-    /// Returns the values that satisfy all of the subschemas.
+    /// Returns the values that satisfy all subschemas of a conjunction.
     pub fn state(&mut self, state: &Conjunction) -> Result<ValueSet, GrammarError> {
         let mut all = ValueSet::new(Alternative::all(), true);
         for (i, literal) in state.iter().enumerate() {
@@ -109,14 +109,14 @@ impl<'s> Sets<'s> {
         Ok(all)
     }
 
-    /// Returns the values of a subschema.
+    /// Returns the values that satisfy a literal.
     pub fn literal(&mut self, literal: Literal) -> Result<ValueSet, GrammarError> {
         if let Some(set) = self.expanded.get(&literal) {
             return Ok(set.clone());
         }
         self.check_depth(self.in_progress.len())?;
         if !self.in_progress.insert(literal) {
-            // A schema that only refers to itself allows no value.
+            // A schema that refers only to itself allows no value.
             self.met_in_progress = true;
             return Ok(ValueSet::new(Vec::new(), literal.holds));
         }
@@ -131,13 +131,13 @@ impl<'s> Sets<'s> {
         Ok(set)
     }
 
-    /// Returns the values in both sets. A listed value is left out if it may not be in the other
-    /// set. The set is then not exact.
+    /// Returns the values in both sets. A listed value is omitted if it is not known to be in the
+    /// other set. The result is then not exact.
     pub fn intersection(&mut self, a: &ValueSet, b: &ValueSet, at: Literal) -> Result<ValueSet, GrammarError> {
         let mut is_exact = a.is_exact && b.is_exact;
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         self.work(a.alternatives.len() * b.alternatives.len())?;
-        // Listed values keep their order.
+        // Listed values keep the order of their list.
         for (one, others) in [(a, b), (b, a)] {
             for values in one.alternatives.iter().filter_map(Alternative::values) {
                 let mut kept = Vec::new();
@@ -167,7 +167,7 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(all, is_exact))
     }
 
-    /// Returns the values in either set.
+    /// Returns the values that are in any of the sets.
     pub fn union_of(&mut self, sets: Vec<ValueSet>, at: SubschemaId) -> Result<ValueSet, GrammarError> {
         let is_exact = sets.iter().all(|set| set.is_exact);
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
@@ -211,7 +211,7 @@ impl<'s> Sets<'s> {
         alternatives.retain(|alternative| !alternative.has_no_room());
         let mut set = ValueSet::new(alternatives, true);
         let values = values(members).map(|values| ValueSet::new(vec![Alternative::Values(values)], true));
-        // A list of values has no record of evaluated members, so it comes after
+        // A list of values has no record of evaluated members. It is therefore intersected after
         // `with_unevaluated`.
         let is_last = members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems");
         if let Some(values) = values.as_ref().filter(|_| !is_last) {
@@ -225,7 +225,7 @@ impl<'s> Sets<'s> {
         }
     }
 
-    /// Intersects a set with the subschemas that apply to the same value.
+    /// Intersects a set with the sets of the subschemas that apply to the same value.
     fn with_applicators(
         &mut self,
         subschema: SubschemaId,
@@ -269,14 +269,14 @@ impl<'s> Sets<'s> {
         Ok(set)
     }
 
-    /// Returns the subschemas of a list.
+    /// Returns the subschemas in the list of a keyword.
     pub fn parts(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>, keyword: &str) -> Vec<Literal> {
         let all = list(members, keyword).iter().enumerate();
         all.map(|(i, part)| Literal::positive(self.document.nested_id(subschema, keyword, &i.to_string(), part)))
             .collect()
     }
 
-    /// Returns the subschema that a schema refers to.
+    /// Returns the subschema to which a schema refers.
     pub fn target(
         &mut self,
         subschema: SubschemaId,
@@ -299,7 +299,7 @@ impl<'s> Sets<'s> {
         self.literal(Literal::positive(target))
     }
 
-    /// Returns the values that exactly one part allows.
+    /// Returns the values that exactly one subschema of `oneOf` allows.
     fn one_of(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>) -> Result<ValueSet, GrammarError> {
         let parts = self.parts(subschema, members, "oneOf");
         let mut sets = Vec::new();
@@ -317,8 +317,8 @@ impl<'s> Sets<'s> {
         self.union_of(sets, subschema)
     }
 
-    /// Returns the values that satisfy `if`, `then` and `else`, or the complement if `holds` is
-    /// false.
+    /// Returns the values that satisfy `if`, `then` and `else` together. If `holds` is false,
+    /// returns the complement.
     pub fn conditional(
         &mut self,
         subschema: SubschemaId,
@@ -345,8 +345,8 @@ impl<'s> Sets<'s> {
         self.union_of(sets, subschema)
     }
 
-    /// Returns a set for each dependency: the values that satisfy it, or those that violate it if
-    /// `holds` is false.
+    /// Returns a set for each dependency. It has the values that satisfy the dependency, or those
+    /// that violate it if `holds` is false.
     pub fn dependent(
         &mut self,
         subschema: SubschemaId,
@@ -389,7 +389,7 @@ impl<'s> Sets<'s> {
         Ok(all)
     }
 
-    /// Returns all values except the objects with a member.
+    /// Returns all values except the objects that have a member with this name.
     fn without_member(&mut self, name: &str) -> Result<ValueSet, GrammarError> {
         let mut all = Alternative::all();
         all.pop();
@@ -398,7 +398,7 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(all, true))
     }
 
-    /// Returns the objects that lack at least one of these members.
+    /// Returns the objects that lack at least one of the members with these names.
     pub fn without_one_of(&mut self, names: &[&str]) -> Result<ValueSet, GrammarError> {
         let never = self.never_literal();
         let lacks = |name: &&str| {
@@ -409,7 +409,7 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(names.iter().map(lacks).collect(), true))
     }
 
-    /// Returns the subschema that allows no value.
+    /// Returns a subschema that allows no value.
     pub fn never_literal(&mut self) -> Literal {
         static FALSE: Value = Value::Bool(false);
         Literal::positive(self.document.subschema_id(&FALSE, "#".to_owned()))
@@ -482,8 +482,8 @@ impl<'s> Sets<'s> {
         Ok(())
     }
 
-    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative. Both depend on the
-    /// parts that were chosen.
+    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative. The effect of both
+    /// keywords depends on the subschemas that were chosen for the alternative.
     fn with_unevaluated(
         &mut self,
         subschema: SubschemaId,
@@ -525,7 +525,8 @@ impl<'s> Sets<'s> {
                     arrays.items.push(Items { prefix: vec![any; length], rest: Some(rest), evaluates: true });
                 }
                 Alternative::Values(values) => {
-                    // Keywords of other subschemas may not have evaluated any part of them.
+                    // Keywords of other subschemas may not have evaluated any part of the listed
+                    // values.
                     let mut kept = Vec::new();
                     for value in values.iter() {
                         if self.all_allow(properties, items, &value.value)? {
@@ -538,11 +539,13 @@ impl<'s> Sets<'s> {
             }
         }
         all.retain(|alternative| !alternative.has_no_room());
-        // Parts that were not chosen may hold too, and `contains` counts items as evaluated.
+        // Subschemas that were not chosen may hold, too, and `contains` marks items as evaluated.
+        // The set is therefore not exact.
         Ok(ValueSet::new(all, false))
     }
 
-    /// Whether a subschema of members allows each member, or one of items allows each item.
+    /// Returns whether a value's parts are all allowed: members by one subschema, and items by the
+    /// other.
     fn all_allow(
         &mut self,
         members: Option<Literal>,
@@ -563,7 +566,7 @@ impl<'s> Sets<'s> {
         Ok(true)
     }
 
-    /// Whether an alternative has a value; `None` if this is not known.
+    /// Returns whether a value is in an alternative, or `None` if this is not known.
     pub fn has(&mut self, alternative: &Alternative, value: &Value) -> Result<Option<bool>, GrammarError> {
         self.work(1)?;
         Ok(match (alternative, value) {
@@ -577,8 +580,8 @@ impl<'s> Sets<'s> {
         })
     }
 
-    /// Whether a subschema allows a value. `None` if its set is smaller than the subschema, or is
-    /// still being computed.
+    /// Returns whether a literal allows a value. Returns `None` if its set is smaller than the
+    /// subschema, or is still being computed.
     pub fn allows(&mut self, literal: Literal, value: &Value) -> Result<Option<bool>, GrammarError> {
         let before = std::mem::replace(&mut self.met_in_progress, false);
         let set = self.literal(literal)?;
@@ -620,7 +623,8 @@ impl<'s> Sets<'s> {
             }
         }
         for contains in &arrays.contains {
-            // Number of items that certainly satisfy it, and of those that may.
+            // The first number counts the items that certainly satisfy the `contains`. The second
+            // counts those that may satisfy it.
             let (mut sure, mut possible) = (0, 0);
             for item in items {
                 let allowed = self.allows(contains.item, item)?;
@@ -659,7 +663,7 @@ impl<'s> Sets<'s> {
         Ok(all)
     }
 
-    /// Returns the subschemas of a member.
+    /// Returns the subschemas that constrain the member with this name.
     pub fn member_literals(&mut self, objects: &ObjectSet, name: &str) -> Result<Conjunction, GrammarError> {
         let mut all = Conjunction::new();
         for group in &objects.members {
@@ -681,22 +685,22 @@ impl<'s> Sets<'s> {
     }
 }
 
-/// Returns a keyword's value if it is a list.
+/// Returns the value of a keyword if it is a list.
 pub(super) fn list<'v>(members: &'v Map<String, Value>, keyword: &str) -> &'v [Value] {
     members.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Returns a keyword's value if it is a count.
+/// Returns the value of a keyword if it is a count.
 pub(super) fn number(members: &Map<String, Value>, keyword: &str) -> Option<u64> {
     members.get(keyword).and_then(count)
 }
 
-/// Returns the objects that have a member.
+/// Returns the objects that have a member with this name.
 pub(super) fn with_member(name: &str) -> Alternative {
     Alternative::Object(ObjectSet { required: [name.to_owned()].into(), ..ObjectSet::default() })
 }
 
-/// Returns the values of `const` and `enum`.
+/// Returns the values that `const` and `enum` allow.
 pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<ExactValue>> {
     let mut seen = HashSet::new();
     let exact = |value: &Value| ExactValue::from_value(value);
@@ -710,7 +714,7 @@ pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<ExactValue>> {
     }
 }
 
-/// Returns the values of `type`.
+/// Returns all values of the types in `type`.
 pub(super) fn type_alternatives(members: &Map<String, Value>) -> Vec<Alternative> {
     let Some(kind) = members.get("type") else { return Alternative::all() };
     let mut names: Vec<&str> = match kind {
@@ -738,7 +742,8 @@ pub(super) fn type_alternatives(members: &Map<String, Value>) -> Vec<Alternative
     all
 }
 
-/// Returns a bound, inclusive or not.
+/// Returns the bounds of a pair of keywords, one of them inclusive and the other exclusive. The
+/// second may be a flag that makes the first exclusive.
 pub(super) fn bounds(members: &Map<String, Value>, inclusive: &str, exclusive: &str) -> Vec<Bound> {
     let value = |name: &str| members.get(name).and_then(|value| value.as_number()).map(Decimal::from_number);
     let is_flagged = members.get(exclusive) == Some(&Value::Bool(true));

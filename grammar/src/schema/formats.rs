@@ -1,7 +1,7 @@
-//! Regular expressions of the enforced text formats. Other formats are annotations (JSON Schema
-//! 2020-12, validation, 7.2.1).
+//! Regular expressions of the text formats that are enforced. All other formats are annotations
+//! (JSON Schema 2020-12, validation, 7.2.1).
 
-/// A calendar day. The 29th of February exists only in leap years.
+/// Expression for a calendar day. The 29th of February exists only in leap years.
 const DATE: &str = concat!(
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
@@ -9,8 +9,8 @@ const DATE: &str = concat!(
 const CLOCK: &str =
     r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 const BYTE: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-/// A label of a host name. Two hyphens in a row are excluded, since internationalised names have
-/// their own rules for these.
+/// Expression for a label of a host name. Two hyphens in a row are excluded, since
+/// internationalised names have their own rules for these.
 const LABEL: &str = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,30}";
 const DURATION: &str = concat!(
     "P(?:(?:[0-9]{1,9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?|[0-9]{1,9}M(?:[0-9]{1,9}D)?|[0-9]{1,9}D)",
@@ -18,7 +18,8 @@ const DURATION: &str = concat!(
     "|T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S)|[0-9]{1,9}W)"
 );
 
-/// Returns the expression that matches the whole texts of a format.
+/// Returns the expression for the whole texts of a format, or `None` for formats that are not
+/// enforced.
 pub(super) fn regex(name: &str) -> Option<String> {
     Some(match name {
         "date" => DATE.to_owned(),

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::document::escape_pointer;
 use crate::GrammarError;
 
-/// Shape that a keyword's value must have.
+/// Shape that the value of a keyword must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueShape {
     Any,
@@ -15,7 +15,7 @@ enum ValueShape {
     SchemaOrSchemas,
     SchemaMap,
     Number,
-    /// A number, or a flag as in draft 4.
+    /// A number, or `true` or `false` as in draft 4.
     NumberOrFlag,
     Positive,
     Count,
@@ -28,28 +28,28 @@ enum ValueShape {
     Dependencies,
 }
 
-/// Support of a keyword.
+/// Support for a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeywordSupport {
     /// Enforced: answers follow the keyword.
     Enforced,
     /// Ignored: the keyword does not constrain values.
     Annotation,
-    /// The keyword is read, but constrains no value itself: it names places or dialects.
+    /// Read: the keyword names places or dialects, but does not constrain values itself.
     Structure,
     /// Refused: the keyword is an error wherever it could constrain a value.
     Refused,
 }
 
-/// A keyword.
+/// Row of the table of keywords.
 #[derive(Clone, Copy, Debug)]
 pub struct Keyword {
-    /// Name in a schema.
+    /// Name of the keyword in a schema.
     pub name: &'static str,
     shape: ValueShape,
-    /// Support of the keyword.
+    /// Support for the keyword.
     pub support: KeywordSupport,
-    /// Note for users in `docs/json-schema.md`.
+    /// Note for users, which is printed in `docs/json-schema.md`.
     pub note: &'static str,
 }
 
@@ -63,7 +63,7 @@ use ValueShape::{
     Text, Texts, TextsMap, Types,
 };
 
-/// All keywords. Others are annotations.
+/// Table of all known keywords. Other keywords are annotations.
 pub const KEYWORDS: &[Keyword] = &[
     row("type", Types, Enforced, "integers have no decimal point"),
     row("enum", List, Enforced, "numbers are exact, of any size"),
@@ -155,10 +155,10 @@ pub const KEYWORDS: &[Keyword] = &[
     row("divisibleBy", Any, Refused, "a keyword of draft 3; use `multipleOf`"),
 ];
 
-/// The types of JSON.
+/// Names of JSON's types.
 pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// Refuses a schema that has a keyword with a value of the wrong shape.
+/// Refuses a schema in which the value of a keyword has the wrong shape.
 pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), GrammarError> {
     for (name, value) in members {
         let Some(keyword) = KEYWORDS.iter().find(|keyword| keyword.name == name) else { continue };
@@ -173,12 +173,12 @@ pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), G
     Ok(())
 }
 
-/// Returns an error with its position in the schema.
+/// Returns an error at a position in the schema.
 pub(super) fn schema_error(pointer: &str, message: String) -> GrammarError {
     GrammarError::Schema { owner: String::new(), place: pointer.to_owned(), message }
 }
 
-/// Returns a value as text, shortened if it is long.
+/// Returns a value as a text, shortened if it is long.
 pub(super) fn value_excerpt(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
@@ -187,7 +187,7 @@ pub(super) fn value_excerpt(value: &Value) -> String {
     }
 }
 
-/// Describes why a value does not have a shape; `None` if it does.
+/// Describes why a value does not have a shape. Returns `None` if it has.
 fn fault(shape: ValueShape, value: &Value) -> Option<String> {
     let is_schema = |value: &Value| value.is_object() || value.is_boolean();
     let is_text_list = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
@@ -243,7 +243,7 @@ fn type_fault(value: &Value) -> Option<String> {
     }
 }
 
-/// Reads a count. It may be written `2.0`.
+/// Reads a count, which may also be written as `2.0`.
 pub(super) fn count(value: &Value) -> Option<u64> {
     value
         .as_u64()

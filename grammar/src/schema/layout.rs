@@ -12,12 +12,12 @@ use super::number::{NumberForm, NumberSet};
 use super::text::{self, Condition, Pattern};
 use crate::GrammarError;
 
-/// Max patterns of names in one object.
+/// Max number of patterns of names in one object.
 const MAX_PATTERNS: usize = 6;
-/// Max number of names to which a pattern is expanded.
+/// Max number of names that are listed in place of a pattern.
 const MAX_NAMES: usize = 256;
 
-/// A member that has a name.
+/// Member whose name is listed.
 #[derive(Clone, Debug)]
 pub(super) struct NamedMember {
     pub name: String,
@@ -25,23 +25,23 @@ pub(super) struct NamedMember {
     pub state: Conjunction,
 }
 
-/// Members whose names are not listed.
+/// Members whose names are not listed, with the same constraints on their values.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     pub names: TextSet,
-    /// Whether every possible end of the current key may be a duplicate.
+    /// Whether the names are so restricted that a key may have only duplicates as completions.
     pub is_narrow: bool,
     pub state: Conjunction,
 }
 
-/// A region and its names.
+/// Region with its names.
 struct NamedRegion {
     region: Region,
-    /// All names of the region, if there are few.
+    /// All names of the region, if they are few enough to be listed.
     names: Option<Vec<String>>,
 }
 
-/// An object's members.
+/// Layout of an object's members.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectLayout {
     pub named: Vec<NamedMember>,
@@ -52,7 +52,7 @@ pub(super) struct ObjectLayout {
     pub max: Option<u64>,
 }
 
-/// An array's items.
+/// Layout of an array's items.
 #[derive(Clone, Debug)]
 pub(super) struct ArrayLayout {
     pub prefix: Vec<Conjunction>,
@@ -61,7 +61,7 @@ pub(super) struct ArrayLayout {
     pub max: Option<u64>,
 }
 
-/// Whether the set has a number that can be written.
+/// Returns whether the set has a number that can be written.
 fn content_of_numbers(numbers: &NumberSet) -> Content {
     let is_bounded = numbers.is_fraction || numbers.min.is_some() && numbers.max.is_some();
     match numbers.lexeme() {
@@ -77,18 +77,18 @@ fn content_of_numbers(numbers: &NumberSet) -> Content {
 }
 
 impl Sets<'_> {
-    /// Whether it is certain that the subschemas have no common value.
+    /// Returns whether it is certain that the subschemas have no common value.
     pub fn is_empty(&mut self, state: &Conjunction) -> Result<bool, GrammarError> {
         Ok(self.content(state)? == Content::None { is_exact: true })
     }
 
-    /// Returns whether the set has a value that can be written.
+    /// Returns whether the subschemas have a common value that can be written.
     pub fn content(&mut self, state: &Conjunction) -> Result<Content, GrammarError> {
         if let Some(content) = self.contents.get(state) {
             return Ok(*content);
         }
         if !self.contents_open.insert(state.clone()) {
-            // A value that contains itself cannot be written.
+            // A value that must contain itself cannot be written.
             self.met_content = true;
             return Ok(Content::None { is_exact: true });
         }
@@ -98,7 +98,7 @@ impl Sets<'_> {
         let content = self.content_of_parts(state);
         self.contents_open.remove(state);
         let mut content = content?;
-        // A set that is still being computed may get values later.
+        // A set that is still being computed may get more values later.
         let is_partial = self.met_in_progress && content != Content::Some;
         if is_partial {
             content = Content::None { is_exact: false };
@@ -137,7 +137,7 @@ impl Sets<'_> {
                     None => none,
                 };
                 Ok(match content {
-                    // The items that the layout omits may satisfy each `contains`.
+                    // The items that the layout omits may satisfy a `contains`.
                     Content::None { is_exact: own } => Content::None { is_exact: own && is_exact },
                     Content::Some => Content::Some,
                 })
@@ -174,7 +174,7 @@ impl Sets<'_> {
         }
     }
 
-    /// Returns whether each `contains` can be satisfied by some item.
+    /// Returns whether the array can have items that satisfy each `contains`.
     fn content_of_contains(&mut self, arrays: &ArraySet, layout: &ArrayLayout) -> Result<Content, GrammarError> {
         for contains in arrays.contains.iter().filter(|contains| contains.min > 0) {
             let mut content = Content::None { is_exact: true };
@@ -194,7 +194,7 @@ impl Sets<'_> {
         Ok(Content::Some)
     }
 
-    /// Returns the layout of an array; `None` if it cannot be long enough.
+    /// Returns the layout of an array. Returns `None` if the array cannot be long enough.
     pub fn array_layout(
         &mut self,
         arrays: &ArraySet,
@@ -226,7 +226,7 @@ impl Sets<'_> {
         Ok(fits.then_some(ArrayLayout { prefix, rest, min: arrays.min, max }))
     }
 
-    /// Returns the layout of an object; `None` if it cannot have enough members.
+    /// Returns the layout of an object. Returns `None` if the object cannot have enough members.
     pub fn object_layout(
         &mut self,
         objects: &ObjectSet,
@@ -297,7 +297,7 @@ impl Sets<'_> {
         Ok((is_open || layout.named.len() as u64 >= objects.min).then_some(layout))
     }
 
-    /// Whether a pattern matches a name.
+    /// Returns whether a pattern matches a name.
     pub fn matches(&mut self, pattern: &Pattern, name: &str, at: Literal) -> Result<bool, GrammarError> {
         self.work(10)?;
         pattern.has(name).ok_or_else(|| {
@@ -312,7 +312,7 @@ impl Sets<'_> {
 
     /// Returns the regions of names that no schema lists. All names of a region have the same
     /// constraints on their values. If a region has few names, they are listed. Clears `is_exact`
-    /// if names are missing.
+    /// if the regions lack some names.
     fn regions(&mut self, objects: &ObjectSet, is_exact: &mut bool) -> Result<Vec<NamedRegion>, GrammarError> {
         let mut patterns: Vec<(&Pattern, &str)> = Vec::new();
         for (pattern, source, literal) in objects.members.iter().flat_map(|group| &group.patterned) {
@@ -372,7 +372,7 @@ impl Sets<'_> {
                 all.push(NamedRegion { region, names: listed });
             }
         }
-        // Names that `propertyNames` lists.
+        // Each name that `propertyNames` lists gets its own region.
         for name in self.listed_names(objects)? {
             let region = Region { names: TextSet::default(), is_narrow: false, state: Conjunction::new() };
             all.push(NamedRegion { region, names: Some(vec![name]) });
@@ -390,7 +390,7 @@ impl Sets<'_> {
         )
     }
 
-    /// Returns the texts that `propertyNames` allows, except those that it lists.
+    /// Returns the texts that `propertyNames` allows, except the names that it lists.
     fn allowed_names(&mut self, objects: &ObjectSet, is_exact: &mut bool) -> Result<Vec<TextSet>, GrammarError> {
         let state: Conjunction = objects.names.iter().copied().collect();
         let set = self.state(&state)?;
@@ -414,7 +414,7 @@ impl Sets<'_> {
 }
 
 impl TextSet {
-    /// Whether the set has a text; `None` if the check takes too long.
+    /// Returns whether a text is in the set, or `None` if the check takes too long.
     pub fn has(&self, text: &str) -> Option<bool> {
         let length = text.chars().count() as u64;
         if length < self.min || self.max.is_some_and(|max| length > max) || self.excluded.contains(text) {
@@ -431,7 +431,7 @@ impl TextSet {
         all
     }
 
-    /// Whether the set is empty; `None` if the check takes too long.
+    /// Returns whether the set is empty, or `None` if the check takes too long.
     pub fn is_empty(&self) -> Option<bool> {
         if self.patterns.is_empty() && (self.excluded.is_empty() || self.max.is_none()) {
             return Some(false);

@@ -20,8 +20,8 @@
 //! | `number`, `decimal` | numbers, digit by digit |
 //! | `text`, `pattern`, `formats` | regular expressions for texts and for their quoted form |
 //!
-//! Invariant: every text that the rules allow is valid. A schema for which there are no such rules
-//! is refused before the first token. The error has its position in the schema.
+//! Invariant: every text that the rules allow is valid. If a schema has no such rules, it is
+//! refused before the first token. The error has its position in the schema.
 
 mod alternative;
 mod automaton;
@@ -45,17 +45,17 @@ use crate::GrammarError;
 pub(crate) use document::escape_pointer;
 pub use keywords::{KEYWORDS, Keyword, KeywordSupport};
 
-/// A schema's grammar.
+/// Grammar that was compiled from a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SchemaGrammar {
-    /// Rules of Lark; the first is `start`.
+    /// Rules in Lark. The first rule is `start`.
     pub lark: String,
-    /// Whether every possible end of the current key may be a duplicate.
+    /// Whether names are so restricted that a key may have only duplicates as completions.
     pub is_narrow: bool,
 }
 
-/// Compiles a schema. The recursion is as deep as the schema nests, so the thread needs a large
-/// stack.
+/// Compiles a schema. The recursion is as deep as the nesting of the schema, so the thread needs a
+/// large stack.
 ///
 /// # Errors
 /// [`GrammarError::Schema`], with the position of a schema that is malformed, contradicts itself,

@@ -1,8 +1,8 @@
-//! Complements of subschemas: the values that they forbid.
+//! Complements of subschemas: the sets of values that they forbid.
 //!
-//! A subschema forbids a value if one of its keywords does. Its complement is therefore the union
-//! of the keywords' complements. If a keyword's complement cannot be expressed as a set, it is left
-//! out, and the union is not exact.
+//! A subschema forbids a value if one of its keywords forbids it. Its complement is therefore the
+//! union of the keywords' complements. If a keyword's complement cannot be expressed as a set, it
+//! is omitted, and the union is not exact.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ impl<'s> Sets<'s> {
             Value::Bool(true) => return Ok(ValueSet::new(Vec::new(), true)),
             Value::Bool(false) => return Ok(ValueSet::new(Alternative::all(), true)),
             Value::Object(members) => members,
-            // The subschema is malformed, and is refused when it is expanded.
+            // The subschema is malformed. It is refused when it is expanded.
             _ => return Ok(ValueSet::new(Vec::new(), false)),
         };
         keywords::check(members, pointer)?;
@@ -43,7 +43,8 @@ impl<'s> Sets<'s> {
             sets.push(self.leave_out(subschema, "multipleOf"));
         }
         sets.push(ValueSet::new(self.other_texts(subschema, members)?, true));
-        // Some validators treat formats as annotations, so a text of another format may be valid.
+        // Some validators treat formats as annotations, so a text that does not have the format may
+        // be valid.
         if members.get("format").and_then(Value::as_str).is_some_and(|name| formats::regex(name).is_some()) {
             sets.push(self.leave_out(subschema, "format"));
         }
@@ -76,7 +77,7 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(without_evaluation(&set), set.is_exact))
     }
 
-    /// Returns an empty set that is not exact, and records the keyword for the error text.
+    /// Returns an empty set that is not exact, and records the keyword for the error message.
     fn leave_out(&mut self, subschema: SubschemaId, keyword: &str) -> ValueSet {
         let pointer = self.document.get(subschema).1.to_owned();
         self.inexpressible.get_or_insert((pointer, keyword.to_owned()));
@@ -103,7 +104,7 @@ impl<'s> Sets<'s> {
         let mut points: Vec<Decimal> =
             listed.iter().filter_map(|value| value.value.as_number().map(Decimal::from_number)).collect();
         points.sort_by(Decimal::compare);
-        // The numbers between the listed ones.
+        // This loop adds the ranges of numbers between the listed ones.
         let mut bound: Option<Bound> = None;
         for point in points {
             let end = Bound { value: point, is_exclusive: true };
@@ -245,7 +246,8 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(all, is_exact))
     }
 
-    /// Returns the complement of `oneOf`: values that no part allows, or that two parts allow.
+    /// Returns the complement of `oneOf`: the values that no subschema allows, and those that at
+    /// least two allow.
     fn none_or_two(
         &mut self,
         subschema: SubschemaId,
@@ -268,7 +270,7 @@ impl<'s> Sets<'s> {
     }
 }
 
-/// Returns the types that are missing from `type`.
+/// Returns all values of the types that are missing from `type`.
 fn other_types(members: &Map<String, Value>) -> Vec<Alternative> {
     if !members.contains_key("type") {
         return Vec::new();
@@ -289,7 +291,7 @@ fn other_types(members: &Map<String, Value>) -> Vec<Alternative> {
     all
 }
 
-/// Returns the numbers outside the bounds.
+/// Returns the numbers outside the bounds of a subschema.
 fn other_numbers(members: &Map<String, Value>) -> Vec<Alternative> {
     let opposite = |bound: Bound| Bound { is_exclusive: !bound.is_exclusive, ..bound };
     let below = bounds(members, "minimum", "exclusiveMinimum").into_iter();
@@ -299,7 +301,7 @@ fn other_numbers(members: &Map<String, Value>) -> Vec<Alternative> {
     below.chain(above).map(Alternative::Number).collect()
 }
 
-/// Returns alternatives whose parts do not count as evaluated.
+/// Returns the alternatives of a set, with their members and items marked as not evaluated.
 fn without_evaluation(set: &ValueSet) -> Vec<Alternative> {
     let mut all = Vec::clone(&set.alternatives);
     for alternative in &mut all {

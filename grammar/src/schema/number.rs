@@ -1,24 +1,24 @@
-//! Numbers as regular expressions: bounds and multiples, digit by digit.
+//! Sets of numbers as regular expressions, with bounds and multiples.
 //!
 //! A number with a bound is written without an exponent, so that a regular expression can compare
-//! its digits. Other numbers have an exponent of at most two digits, which every JSON parser can
-//! read.
+//! its digits. Other numbers may have an exponent of at most two digits, which every JSON parser
+//! can read.
 
 use super::decimal::{Decimal, gcd};
 
-/// Digits after the first one that an unbounded integer may have.
+/// Number of digits that an unbounded integer may have after its first digit.
 const MORE_DIGITS: usize = 98;
-/// Max number of multiples of an integer between two bounds that are listed one by one.
+/// Max number of multiples between two bounds that are listed individually.
 const MAX_LISTED: i128 = 2000;
 
-/// A bound, inclusive or exclusive.
+/// Bound of a set of numbers, inclusive or exclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bound {
     pub value: Decimal,
     pub is_exclusive: bool,
 }
 
-/// A set of numbers.
+/// Set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NumberSet {
     pub is_integer: bool,
@@ -26,16 +26,16 @@ pub(super) struct NumberSet {
     pub is_fraction: bool,
     pub min: Option<Bound>,
     pub max: Option<Bound>,
-    /// Steps: each number must be a multiple of every step.
+    /// Steps of the set. Each number must be a multiple of every step.
     pub steps: Vec<Decimal>,
 }
 
-/// A set of numbers as a grammar's lexeme.
+/// Form of a set of numbers as a lexeme of the grammar.
 #[derive(Debug)]
 pub(super) enum NumberForm {
     /// Regular expressions that must all match.
     All(Vec<String>),
-    /// A schema with `multipleOf` that llguidance enforces itself.
+    /// Schema with `multipleOf`, which llguidance enforces itself.
     Steps(serde_json::Value),
 }
 
@@ -75,7 +75,7 @@ impl NumberSet {
         }
     }
 
-    /// Whether the set has a number; `None` if this is not known.
+    /// Returns whether the set has a number, or `None` if this is not known.
     pub fn has(&self, number: &Decimal) -> Option<bool> {
         let is_in = |bound: &Option<Bound>, inside: std::cmp::Ordering| {
             bound.as_ref().is_none_or(|bound| {
@@ -101,7 +101,7 @@ impl NumberSet {
         all
     }
 
-    /// Whether the bounds exclude every number.
+    /// Returns whether the bounds exclude every number.
     pub fn is_empty(&self) -> bool {
         if self.is_integer && self.is_fraction {
             return true;
@@ -120,7 +120,7 @@ impl NumberSet {
         }
     }
 
-    /// Returns the first and the last integer, if both bounds fit into 100 bits.
+    /// Returns the first and the last integer within the bounds, if both fit into 100 bits.
     fn integer_bounds(&self) -> Option<(i128, i128)> {
         let (min, max) = (self.min.as_ref()?, self.max.as_ref()?);
         let whole = |bound: &Bound| -> Option<i128> {
@@ -139,7 +139,7 @@ impl NumberSet {
         Some((first, last))
     }
 
-    /// Replaces the steps of integers by integer steps with the same multiples.
+    /// Returns the set with integer steps that have the same integer multiples as its own steps.
     fn with_integer_steps(&self) -> NumberSet {
         let mut own = self.clone();
         if self.is_integer {
@@ -148,7 +148,7 @@ impl NumberSet {
         own
     }
 
-    /// Returns the least common multiple of integer steps.
+    /// Returns the least common multiple of the steps, which must be integers.
     fn integer_step(&self) -> Option<i128> {
         let steps: Option<Vec<i128>> = self.steps.iter().map(|step| step.to_i128().filter(|step| *step > 0)).collect();
         let steps = steps.filter(|steps| !steps.is_empty())?;
@@ -158,10 +158,10 @@ impl NumberSet {
         })
     }
 
-    /// Returns the lexeme of the set.
+    /// Returns the set as a lexeme.
     ///
     /// # Errors
-    /// When a `multipleOf` cannot be enforced.
+    /// If a `multipleOf` cannot be enforced.
     pub fn lexeme(&self) -> Result<NumberForm, String> {
         self.with_integer_steps().form_of_steps()
     }
@@ -194,16 +194,16 @@ impl NumberSet {
         self.with_steps()
     }
 
-    /// Returns the max number of digits after an integer's first digit.
+    /// Returns the max number of digits that an integer of the set has after its first digit.
     fn longest(&self) -> usize {
         let of = |bound: &Option<Bound>| bound.as_ref().map_or(0, |bound| bound.value.integer_digits().len());
         MORE_DIGITS.max(of(&self.min)).max(of(&self.max))
     }
 
-    /// Returns the max number of digits after the point.
+    /// Returns the max number of digits that a number of the set has after the decimal point.
     ///
-    /// Doubles hold 15 digits. A JSON parser that uses doubles therefore compares a number with its
-    /// bounds like a parser that keeps every digit.
+    /// Doubles hold 15 digits. With this limit, a JSON parser that uses doubles compares a number
+    /// with its bounds like a parser that keeps every digit.
     fn finest(&self) -> usize {
         let bounds = || self.min.iter().chain(&self.max).map(|bound| &bound.value);
         let whole = bounds().map(|value| value.integer_digits().len()).max().unwrap_or(0);
@@ -211,7 +211,7 @@ impl NumberSet {
         fraction.max(15usize.checked_sub(whole).filter(|left| *left > 0).unwrap_or(15))
     }
 
-    /// Returns all integers of a small set.
+    /// Returns an expression that lists all integers of a small set.
     fn enumeration(&self) -> Option<String> {
         let ((first, last), step) = (self.integer_bounds()?, self.integer_step()?);
         let begin = first.div_euclid(step) + i128::from(first.rem_euclid(step) > 0);
@@ -223,8 +223,8 @@ impl NumberSet {
         Some(format!("(?:{})", all.join("|")))
     }
 
-    /// Returns a schema with one `multipleOf`, which llguidance enforces itself. It needs a step
-    /// whose digits fit into 32 bits, and bounds of at most 53 bits.
+    /// Returns a schema with one `multipleOf`, which llguidance enforces itself. The step's digits
+    /// must fit into 32 bits, and the bounds into 53 bits.
     fn with_steps(&self) -> Result<NumberForm, String> {
         let step = match (self.steps.as_slice(), self.integer_step()) {
             (_, Some(step)) => step.to_string(),
@@ -261,7 +261,7 @@ impl NumberSet {
     }
 }
 
-/// Returns an expression for the multiples of 10^power.
+/// Returns an expression for the multiples of `10^power`.
 fn multiples_of_power(power: i64) -> String {
     match usize::try_from(power) {
         Ok(0) => "-?[0-9]+(?:\\.0+)?".to_owned(),
@@ -270,7 +270,7 @@ fn multiples_of_power(power: i64) -> String {
     }
 }
 
-/// Returns an expression for the plain decimals at or above a bound.
+/// Returns an expression for the decimals without an exponent at or above a bound.
 fn at_least(bound: &Bound) -> String {
     match (bound.value.is_negative, bound.value.is_zero()) {
         (true, _) => format!("(?:[0-9.]+|-(?:{}))", magnitude_at_most(bound)),
@@ -279,7 +279,7 @@ fn at_least(bound: &Bound) -> String {
     }
 }
 
-/// Returns an expression for the plain decimals at or below a bound.
+/// Returns an expression for the decimals without an exponent at or below a bound.
 fn at_most(bound: &Bound) -> String {
     match (bound.value.is_negative, bound.value.is_zero()) {
         (true, _) => format!("-(?:{})", magnitude_at_least(bound)),
@@ -288,8 +288,8 @@ fn at_most(bound: &Bound) -> String {
     }
 }
 
-/// Returns an expression for the decimals without a sign whose magnitude is at or above the
-/// bound's.
+/// Returns an expression for the decimals without a sign whose magnitude is at or above the bound's
+/// magnitude.
 fn magnitude_at_least(bound: &Bound) -> String {
     let (whole, fraction) = (bound.value.integer_digits(), bound.value.fraction());
     let more = match (fraction.as_str(), bound.is_exclusive) {
@@ -306,8 +306,8 @@ fn magnitude_at_least(bound: &Bound) -> String {
     format!("(?:{whole}{more}|(?:{})(?:\\.[0-9]+)?)", greater_naturals(&whole))
 }
 
-/// Returns an expression for the decimals without a sign whose magnitude is at or below the
-/// bound's.
+/// Returns an expression for the decimals without a sign whose magnitude is at or below the bound's
+/// magnitude.
 fn magnitude_at_most(bound: &Bound) -> String {
     let (whole, fraction) = (bound.value.integer_digits(), bound.value.fraction());
     let less = match (fraction.as_str(), bound.is_exclusive) {
@@ -336,7 +336,7 @@ fn magnitude_at_most(bound: &Bound) -> String {
     format!("(?:{})", all.join("|"))
 }
 
-/// Returns an expression for the natural numbers greater than one.
+/// Returns an expression for the natural numbers greater than a given number.
 fn greater_naturals(number: &str) -> String {
     let mut all = vec![format!("[1-9][0-9]{{{},}}", number.len())];
     for (at, digit) in number.bytes().enumerate().filter(|(_, digit)| *digit < b'9') {
@@ -346,7 +346,7 @@ fn greater_naturals(number: &str) -> String {
     all.join("|")
 }
 
-/// Returns an expression for the natural numbers less than one, if there are any.
+/// Returns an expression for the natural numbers less than a given number, or `None` if none exist.
 fn smaller_naturals(number: &str) -> Option<String> {
     let mut all = Vec::new();
     if number.len() > 1 {
@@ -368,7 +368,7 @@ fn smaller_naturals(number: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns whether all expressions of a form match a text.
+    /// Returns whether all expressions of a set's lexeme match a text.
     fn matches(numbers: &NumberSet, text: &str) -> bool {
         let Ok(NumberForm::All(all)) = numbers.lexeme() else { panic!("steps") };
         all.iter().all(|regex| super::super::text::is_whole_match(regex, text))

@@ -1,22 +1,23 @@
-//! Translation of ECMA-262 regular expressions, as in schemas, to the syntax of `regex-syntax`.
+//! Translation of regular expressions in schemas (ECMA-262) to the syntax of `regex-syntax`.
 //!
-//! Leading lookaheads (`^(?=.*[0-9])(?!admin).+$`, common in password rules) become separate
-//! expressions that a text must match, or must not match.
+//! Leading lookaheads (`^(?=.*[0-9])(?!admin).+$`) are common in password rules. They become
+//! separate expressions that a text must match, or must not match.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// An expression that a text must match, or must not match.
+/// Expression, and whether a text must match it or must not match it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     pub regex: String,
     pub holds: bool,
 }
 
-/// Splits an expression into its leading lookaheads and the rest, each in Rust's syntax.
+/// Splits an expression into its leading lookaheads and the rest. Returns all parts in Rust's
+/// syntax.
 ///
 /// # Errors
-/// The part that is not supported.
+/// The part of the expression that is not supported.
 pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     let mut all = Vec::new();
     let mut rest = pattern;
@@ -43,8 +44,8 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     Ok(all)
 }
 
-/// Returns the characters of a regular expression outside classes that no `\` precedes, with their
-/// positions.
+/// Returns the characters of a regular expression with their positions. Omits characters in classes
+/// and characters after a `\`.
 fn operators(text: &str) -> impl Iterator<Item = (usize, char)> {
     let (mut in_class, mut escaped) = (false, false);
     text.char_indices().filter(move |&(_, c)| {
@@ -60,7 +61,7 @@ fn operators(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Returns the position of the bracket that closes the group whose body begins a text.
+/// Returns the position of the bracket that closes a group. The text begins with the group's body.
 fn group_end(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, c) in operators(text) {
@@ -88,7 +89,7 @@ fn has_choice(text: &str) -> bool {
     false
 }
 
-/// Returns an expression in Rust's syntax.
+/// Returns an expression, converted to Rust's syntax.
 fn rust(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut chars = pattern.chars().peekable();
@@ -106,7 +107,7 @@ fn rust(pattern: &str) -> Result<String, String> {
                 if chars.next_if_eq(&'^').is_some() {
                     out.push('^');
                 }
-                // ECMA's `[]` matches no character, and `[^]` any.
+                // In ECMA-262, `[]` matches no character, and `[^]` matches any.
                 if chars.next_if_eq(&']').is_some() {
                     out.push_str(if out.ends_with('^') { "]" } else { "^\\x{0}-\\x{10ffff}]" });
                     if out.ends_with("[^]") {
@@ -129,7 +130,7 @@ fn rust(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Reads the text after `(?`.
+/// Reads the text after `(?`, and writes the group's beginning in Rust's syntax.
 fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let rest: String = chars.clone().take(3).collect();
     if ["?=", "?!", "?<=", "?<!"].iter().any(|look| rest.starts_with(look)) {
@@ -141,7 +142,7 @@ fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String
     Ok(())
 }
 
-/// Returns whether a repetition follows `{`.
+/// Returns whether the text after `{` is a number of repetitions.
 fn is_count(chars: &Peekable<Chars<'_>>) -> bool {
     let inner: String = chars.clone().take_while(|c| *c != '}').collect();
     let (min, max) = inner.split_once(',').unwrap_or((&inner, ""));
@@ -149,11 +150,11 @@ fn is_count(chars: &Peekable<Chars<'_>>) -> bool {
     !min.is_empty() && is_number(min) && is_number(max) && chars.clone().nth(inner.chars().count()) == Some('}')
 }
 
-/// White space of ECMA-262's `\s`: white space and line terminators.
+/// Characters of ECMA-262's `\s`: white space and line terminators.
 const SPACE: &str =
     "\\t\\n\\x0b\\x0c\\r\\x20\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{feff}";
 
-/// Reads the text after a backslash.
+/// Reads the text after a backslash, and writes the escape in Rust's syntax.
 fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> Result<(), String> {
     let c = chars.next().ok_or("it ends with a backslash; expected a character after it")?;
     let class = |set: &str| if in_class { set.to_owned() } else { format!("[{set}]") };
@@ -191,7 +192,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> 
     Ok(())
 }
 
-/// Reads the text after `\u`: one or two units of UTF-16.
+/// Reads the text after `\u`: one or two code units of UTF-16.
 fn unit(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let mut four = || -> Result<u32, String> {
         let digits: String = chars.by_ref().take(4).collect();

@@ -1,9 +1,9 @@
-//! JSON strings as regular expressions. A pattern over characters becomes a pattern over their
-//! quoted form.
+//! Sets of JSON strings as regular expressions. A pattern over characters is converted to a pattern
+//! over their quoted form.
 //!
-//! Each text has one quoted form: only `"`, `\` and control characters are escaped, each with its
+//! Each text has one quoted form. Only `"`, `\` and control characters are escaped, each with its
 //! shortest escape. The lexer can therefore distinguish texts by their bytes, and keys are equal if
-//! their bytes are.
+//! their bytes are equal.
 
 use std::fmt::Write;
 
@@ -13,42 +13,42 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Lo
 
 use super::pattern;
 
-/// Max length in characters that a schema may require of a text.
+/// Max length, in characters, that a schema may require of a text.
 pub(super) const MAX_LENGTH: u64 = 1_000_000;
-/// One character of a text, quoted.
+/// Expression for one character in quoted form.
 pub(super) const CHARACTER: &str = r#"(?:[^\x22\x5c\x00-\x1f]|\x5c(?:[\x22\x5cbfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"#;
-/// One character of a text without quoting.
+/// Expression for one character without quoting.
 const ANY_CHARACTER: &str = r"[\x{0}-\x{10ffff}]";
-/// Max variants of a pattern after its anchors are moved to the ends.
+/// Max number of variants of a pattern. In each variant, anchors occur only at the ends.
 const MAX_VARIANTS: usize = 64;
-/// Max work of the checks whether a text matches, and whether any text does.
+/// Max work of the checks whether a text matches, and whether any text matches.
 const MAX_FUEL: u64 = 100_000;
-/// Max length of the regular expression for a pattern, in bytes.
+/// Max bytes of the regular expression for a pattern.
 const MAX_REGEX: usize = 1 << 18;
 /// Max nesting of a pattern.
 const MAX_NEST: u32 = 100;
 
-/// A pattern as two expressions, for plain texts and for texts quoted in JSON. Both match whole
-/// texts.
+/// Pattern as two expressions: one for plain texts, and one for texts quoted in JSON. Both match
+/// whole texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Pattern {
     pub plain: String,
-    /// The expression for quoted texts, without the quotation marks around it.
+    /// Expression for quoted texts, without the quotation marks around them.
     pub quoted: String,
     pub holds: bool,
 }
 
 impl Pattern {
-    /// Reads a schema's `pattern`. A text must satisfy all patterns that are returned.
+    /// Reads a schema's `pattern`. A text must satisfy all patterns in the result.
     ///
     /// # Errors
-    /// The part that is not supported.
+    /// The part of the pattern that is not supported.
     pub fn parse_all(pattern: &str) -> Result<Vec<Pattern>, String> {
         let conditions = pattern::conditions(pattern)?;
         conditions.into_iter().map(|condition| Pattern::parse(&condition.regex, condition.holds)).collect()
     }
 
-    /// Creates the pattern of an expression in Rust's syntax that must match whole texts.
+    /// Creates a pattern from an expression in Rust's syntax, which must match whole texts.
     pub fn whole_match(regex: &str) -> Result<Pattern, String> {
         Pattern::parse(&format!("^(?:{regex})$"), true)
     }
@@ -69,7 +69,7 @@ impl Pattern {
         Pattern { holds: !self.holds, ..self.clone() }
     }
 
-    /// Returns whether a text satisfies the pattern; `None` if that takes too much work.
+    /// Returns whether a text satisfies the pattern, or `None` if the check takes too much work.
     pub fn has(&self, text: &str) -> Option<bool> {
         let mut builder = RegexBuilder::new();
         let regex = builder.mk_regex(&self.plain).ok()?;
@@ -78,7 +78,7 @@ impl Pattern {
     }
 }
 
-/// Returns the problem of a malformed pattern.
+/// Returns a description of the problem in a malformed pattern.
 fn reason(error: &regex_syntax::Error) -> String {
     match error {
         regex_syntax::Error::Parse(error) => error.kind().to_string(),
@@ -87,12 +87,12 @@ fn reason(error: &regex_syntax::Error) -> String {
     }
 }
 
-/// A condition on texts.
+/// Condition that texts must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// Regular expression for whole texts.
+    /// Regular expression that is compared with whole texts.
     pub regex: String,
-    /// Whether texts must match; otherwise they must not.
+    /// Whether texts must match the expression. If not set, they must not match it.
     pub holds: bool,
 }
 
@@ -108,7 +108,7 @@ impl Condition {
     }
 }
 
-/// Whether no text satisfies all of these; `None` if the check takes too much work.
+/// Returns whether no text satisfies all conditions, or `None` if the check takes too much work.
 pub(super) fn is_empty(conditions: &[Condition]) -> Option<bool> {
     let mut builder = RegexBuilder::new();
     let all: Option<Vec<RegexAst>> = conditions
@@ -123,7 +123,7 @@ pub(super) fn is_empty(conditions: &[Condition]) -> Option<bool> {
     Some(regex.always_empty())
 }
 
-/// Whether an expression matches a whole text.
+/// Returns whether an expression matches a text as a whole.
 #[cfg(test)]
 pub(super) fn is_whole_match(regex: &str, text: &str) -> bool {
     let mut builder = RegexBuilder::new();
@@ -131,7 +131,7 @@ pub(super) fn is_whole_match(regex: &str, text: &str) -> bool {
     builder.to_regex(regex).is_match(text)
 }
 
-/// Returns an expression that matches only this text.
+/// Returns an expression that matches only one text.
 pub(super) fn literal(text: &str, quoted: bool) -> String {
     let mut out = String::new();
     text.chars().for_each(|c| character(c, quoted, &mut out));
@@ -141,7 +141,7 @@ pub(super) fn literal(text: &str, quoted: bool) -> String {
 /// Returns an expression for any text of `min` to `max` characters.
 pub(super) fn length_regex(min: u64, max: Option<u64>, quoted: bool) -> String {
     let one = if quoted { CHARACTER } else { ANY_CHARACTER };
-    // No answer has more characters than this limit.
+    // No answer has as many characters as this limit, so a higher bound has no effect.
     let max = max.filter(|max| *max <= MAX_LENGTH);
     match (min, max) {
         (0, None) => format!("{one}*"),
@@ -150,7 +150,8 @@ pub(super) fn length_regex(min: u64, max: Option<u64>, quoted: bool) -> String {
     }
 }
 
-/// Lists the texts that a pattern matches. `None` if there are too many, or if this is not certain.
+/// Lists the texts that a pattern matches. Returns `None` if they are too many, or if the list may
+/// be incomplete.
 pub(super) fn texts(pattern: &str, max: usize) -> Option<Vec<String>> {
     let conditions = pattern::conditions(pattern).ok()?;
     let [condition] = conditions.as_slice() else { return None };
@@ -180,7 +181,7 @@ fn concatenations(heads: &[String], tails: &[String], max: usize) -> Option<Vec<
     Some(all)
 }
 
-/// Lists the texts of an expression without anchors.
+/// Lists the texts that an expression without anchors matches.
 fn matched_texts(hir: &Hir, max: usize) -> Option<Vec<String>> {
     let all = match hir.kind() {
         HirKind::Empty => vec![String::new()],
@@ -224,7 +225,7 @@ fn matched_texts(hir: &Hir, max: usize) -> Option<Vec<String>> {
     (all.len() <= 4 * max).then_some(all)
 }
 
-/// A variant of a pattern that has anchors only at its ends.
+/// Variant of a pattern that has anchors only at its ends.
 #[derive(Clone, Debug, Default)]
 struct Variant {
     starts: bool,
@@ -232,7 +233,7 @@ struct Variant {
     parts: Vec<Hir>,
 }
 
-/// Writes an expression that matches a whole text if a part of it matches the pattern.
+/// Writes an expression that matches a whole text if the pattern matches a part of the text.
 fn search(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
     let any = length_regex(0, None, quoted);
     for (i, variant) in variants(hir)?.into_iter().enumerate() {
@@ -296,7 +297,7 @@ fn variants(hir: &Hir) -> Result<Vec<Variant>, String> {
     if all.len() > MAX_VARIANTS { Err(unsupported()) } else { Ok(all) }
 }
 
-/// Writes an expression without anchors.
+/// Writes an expression that has no anchors.
 fn write(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
     if out.len() > MAX_REGEX {
         return Err("it is too long".to_owned());
@@ -339,7 +340,7 @@ fn unicode(class: &Class) -> Option<ClassUnicode> {
     }
 }
 
-/// Writes one character of a set.
+/// Writes an expression for one character of a set.
 fn write_class(class: &ClassUnicode, quoted: bool, out: &mut String) {
     let range = |first: char, last: char| ClassUnicodeRange::new(first, last);
     if !quoted {
@@ -368,7 +369,7 @@ fn write_class(class: &ClassUnicode, quoted: bool, out: &mut String) {
 
 fn write_ranges(class: &ClassUnicode, out: &mut String) {
     if class.ranges().is_empty() {
-        // No character: an expression that nothing matches.
+        // The set has no character, so this expression matches nothing.
         out.push_str("[^\\x{0}-\\x{10ffff}]");
         return;
     }
@@ -382,7 +383,7 @@ fn write_ranges(class: &ClassUnicode, out: &mut String) {
     out.push(']');
 }
 
-/// Writes one character.
+/// Writes an expression for one character.
 fn character(c: char, quoted: bool, out: &mut String) {
     let escape = match c {
         '"' => "\\x5c\\x22",

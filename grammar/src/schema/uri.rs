@@ -1,4 +1,4 @@
-//! References between schemas, resolved by RFC 3986.
+//! Resolution of references between schemas, as RFC 3986 defines it.
 
 /// Resolves a reference against a base URI.
 pub(super) fn resolve(base: &str, reference: &str) -> String {
@@ -9,7 +9,7 @@ pub(super) fn resolve(base: &str, reference: &str) -> String {
     if reference.is_empty() || reference.starts_with('#') {
         return format!("{base}{reference}");
     }
-    // An opaque base (`urn:…`) has no path with which the reference could be merged.
+    // An opaque base (`urn:…`) has no path, so the reference cannot be merged with one.
     let after_scheme = if has_scheme(base) { base.find(':').map_or(0, |at| at + 1) } else { 0 };
     let rest = &base[after_scheme..];
     let authority_end = rest.strip_prefix("//").map_or(0, |inner| 2 + inner.find('/').unwrap_or(inner.len()));
@@ -35,7 +35,7 @@ fn has_scheme(text: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// Removes the segments `.` and `..`.
+/// Removes the segments `.` and `..` from a path.
 fn without_dots(path: &str) -> String {
     let mut out: Vec<&str> = Vec::new();
     for segment in path.split('/') {
@@ -52,7 +52,7 @@ fn without_dots(path: &str) -> String {
     out.join("/")
 }
 
-/// Decodes percent escapes. A `%` without two digits stays as it is.
+/// Decodes percent escapes. A `%` without two hexadecimal digits stays unchanged.
 pub(super) fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

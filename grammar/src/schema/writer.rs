@@ -14,24 +14,24 @@ use super::number::{NumberForm, NumberSet};
 use super::text::{self, Condition};
 use crate::GrammarError;
 
-/// White space between JSON tokens. It is bounded, since a model that is uncertain may otherwise
-/// write white space without end.
+/// Expression for white space between JSON tokens. Its length is bounded, since a model that is
+/// uncertain may otherwise write white space without end.
 pub(super) const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
-/// Max optional members that are written in the schema's order. If there are more, they come in any
-/// order.
+/// Max number of optional members that are written in the schema's order. If an object has more,
+/// they may come in any order.
 const MAX_ORDERED: usize = 250;
-/// Max different values of a `uniqueItems` array that may come in any order.
+/// Max number of different values of a `uniqueItems` array that may come in any order.
 const MAX_PERMUTED: usize = 8;
-/// Max nodes of an automaton.
+/// Max number of nodes of an automaton.
 const MAX_NODES: usize = 4000;
-/// Max rules of a schema.
+/// Max number of rules of a schema.
 const MAX_RULES: usize = 20_000;
 /// Max number of items that a schema may require of an array.
 const MAX_ITEMS: u64 = 100_000;
-/// Max `contains` of one array.
+/// Max number of `contains` that may constrain one array.
 const MAX_CONTAINS: usize = 4;
 
-/// A schema's rules.
+/// Writer of a schema's rules.
 #[derive(Debug)]
 pub(super) struct Writer<'s> {
     pub sets: Sets<'s>,
@@ -40,7 +40,7 @@ pub(super) struct Writer<'s> {
     todo: Vec<(Conjunction, usize)>,
     terminals: HashMap<String, usize>,
     automata: usize,
-    /// Whether every possible end of the current key may be a duplicate.
+    /// Whether names are so restricted that a key may have only duplicates as completions.
     pub is_narrow: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Writes the rules of all values of a schema, `start` first.
+    /// Writes the rules of all values of a schema. The rule `start` comes first.
     pub fn write(&mut self) -> Result<(), GrammarError> {
         let root = Conjunction::from([Literal::positive(0)]);
         if let Content::None { .. } = self.sets.content(&root)? {
@@ -92,7 +92,7 @@ impl<'s> Writer<'s> {
         Ok(())
     }
 
-    /// Returns the error that states why subschemas have no common value that can be written.
+    /// Returns an error that explains why subschemas have no common value that can be written.
     fn unsatisfiable_error(&mut self, state: Conjunction) -> Result<GrammarError, GrammarError> {
         if let Some((pointer, keyword)) = &self.sets.inexpressible {
             let message = format!("not, if or oneOf needs the opposite of {keyword} here, which cannot be enforced");
@@ -112,8 +112,8 @@ impl<'s> Writer<'s> {
         Ok(schema_error(pointers.first().unwrap_or(&"#"), message))
     }
 
-    /// Returns the innermost conjunction without a value that each value of `state` must contain as
-    /// a member.
+    /// Returns the innermost conjunction that prevents values of `state`. Starts at `state`, and
+    /// follows required members that have no value.
     fn required_part(&mut self, state: Conjunction) -> Result<Conjunction, GrammarError> {
         let mut seen = vec![state];
         while let Some(state) = seen.last() {
@@ -127,7 +127,7 @@ impl<'s> Writer<'s> {
                 }
             }
             match next {
-                // A value that must contain itself has no innermost part.
+                // A value that must contain itself has no innermost member.
                 Some(part) if seen.contains(&part) => break,
                 Some(part) if !part.iter().all(|literal| literal.holds) => break,
                 Some(part) => seen.push(part),
@@ -137,7 +137,7 @@ impl<'s> Writer<'s> {
         Ok(seen.pop().unwrap_or_default())
     }
 
-    /// Returns the name of a set's rule. The rule itself is written later.
+    /// Returns the name of a conjunction's rule. The rule itself is written later.
     fn rule(&mut self, state: &Conjunction) -> String {
         let next = self.names.len();
         let number = *self.names.entry(state.clone()).or_insert(next);
@@ -147,7 +147,7 @@ impl<'s> Writer<'s> {
         format!("s{number}")
     }
 
-    /// Returns the name of a terminal, whose texts satisfy all conditions.
+    /// Returns the name of a terminal whose texts satisfy all conditions.
     fn terminal(&mut self, all: &[Condition]) -> String {
         let all: Vec<String> = all
             .iter()
@@ -162,7 +162,7 @@ impl<'s> Writer<'s> {
         format!("T{number}")
     }
 
-    /// Returns fragments for listed values.
+    /// Returns fragments that match the listed values.
     fn values(&mut self, values: &[ExactValue]) -> Vec<String> {
         let (mut scalars, mut all) = (Vec::new(), Vec::new());
         for value in values {
@@ -194,7 +194,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Returns a fragment for values of one type; `None` if the set is empty.
+    /// Returns a fragment for the values of an alternative, or `None` if it has no values.
     fn alternative(&mut self, alternative: &Alternative, at: usize) -> Result<Option<String>, GrammarError> {
         Ok(match alternative {
             Alternative::Null => Some("\"null\"".to_owned()),
@@ -217,7 +217,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Returns a terminal for texts, except those in `but`; `None` if no text is left.
+    /// Returns a terminal for texts, except those in `but`. Returns `None` if no texts remain.
     fn text(&mut self, texts: &TextSet, but: &[String], at: usize) -> Result<Option<String>, GrammarError> {
         match texts.is_empty() {
             Some(true) => return Ok(None),
@@ -307,8 +307,9 @@ impl<'s> Writer<'s> {
         automaton.write(&prefix, brackets, &mut self.lark)
     }
 
-    /// Returns arrays of different values from a list, in its order or, for short lists, in any
-    /// order. Returns `None` if the values are not listed.
+    /// Returns the automaton of arrays of different values from a list. The values come in the
+    /// list's order, or in any order if the list is short. Returns `None` if the values are not
+    /// listed.
     fn unique_automaton(&mut self, arrays: &ArraySet, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
         let Some(rest) = layout.rest.as_ref().filter(|_| layout.prefix.is_empty() && arrays.contains.is_empty()) else {
             return Ok(None);
@@ -353,8 +354,8 @@ impl<'s> Writer<'s> {
         Ok(Some(automaton))
     }
 
-    /// Returns arrays of different values in any order. The automaton has a node for each subset of
-    /// the values: those written so far.
+    /// Returns the automaton of arrays of different values in any order. It has a node for each
+    /// subset of values that may be written already.
     fn permutations(&mut self, values: &[ExactValue], layout: &ArrayLayout) -> Automaton {
         let parts: Vec<String> = values.iter().map(|value| self.value(&value.value)).collect();
         let mut automaton = Automaton::default();
@@ -370,8 +371,8 @@ impl<'s> Writer<'s> {
         automaton
     }
 
-    /// Returns arrays with enough items that satisfy each `contains`; `None` if the counts need too
-    /// many nodes.
+    /// Returns the automaton of arrays with enough items that satisfy each `contains`. Returns
+    /// `None` if the counts need too many nodes.
     fn contains_automaton(
         &mut self,
         arrays: &ArraySet,
@@ -405,7 +406,7 @@ impl<'s> Writer<'s> {
                         let to = counts.iter().zip(&caps).rev().fold(0, |all, (count, cap)| all * (cap + 1) + count);
                         let to = to * (length + 1) + next;
                         match to == number {
-                            // An edge from a node to itself is a repetition.
+                            // An edge from a node to itself is written as a repetition.
                             true => node.repeat = Some(Repeat { part, min: 0, max: None }),
                             false => node.edges.push((part, to)),
                         }
@@ -417,7 +418,7 @@ impl<'s> Writer<'s> {
         Ok(Some(automaton))
     }
 
-    /// Returns an item that satisfies the chosen `contains`, with the new counts of all `contains`.
+    /// Returns an item that satisfies the chosen `contains`, and the new counts for all `contains`.
     fn item_with_choice(
         &mut self,
         arrays: &ArraySet,
@@ -471,8 +472,8 @@ impl<'s> Writer<'s> {
         Ok(self.automaton(&automaton, Brackets::OBJECT))
     }
 
-    /// Writes a rule for the members whose names are not listed. Returns the rule's name; an empty
-    /// text if there are no such members.
+    /// Writes a rule for the members whose names are not listed. Returns the rule's name, or an
+    /// empty text if the object cannot have such members.
     fn extra(&mut self, layout: &ObjectLayout) -> Result<String, GrammarError> {
         let mut all = Vec::new();
         for region in &layout.regions {
@@ -490,7 +491,7 @@ impl<'s> Writer<'s> {
         Ok(self.helper(&all))
     }
 
-    /// Writes a rule with alternatives. Returns its name.
+    /// Writes a rule with these alternatives, and returns its name.
     fn helper(&mut self, all: &[String]) -> String {
         let name = format!("e{}", self.automata);
         self.automata += 1;
@@ -498,11 +499,12 @@ impl<'s> Writer<'s> {
         name
     }
 
-    /// Returns members in the schema's order, then others.
+    /// Returns the automaton of members that come in the schema's order, with other members after
+    /// them.
     ///
-    /// The nodes form a grid with a column for each count of members. Each named member has a row.
+    /// The nodes form a grid with a column for each number of members. Each named member has a row.
     /// The row `length` follows the named members if the last one was skipped. The row `length + 1`
-    /// is the end of the object, where further members repeat.
+    /// is the end of the object, where other members repeat.
     fn ordered_members(&mut self, layout: &ObjectLayout, extra: &str, is_counted: bool, width: usize) -> Automaton {
         let mut automaton = Automaton::default();
         let length = layout.named.len();
@@ -542,7 +544,8 @@ impl<'s> Writer<'s> {
         automaton
     }
 
-    /// Returns required members in the schema's order, then all others in any order.
+    /// Returns a fragment of required members in the schema's order, followed by all others in any
+    /// order.
     fn unordered_members(&mut self, layout: &ObjectLayout, extra: &str) -> Result<Option<String>, GrammarError> {
         let mut begin = Vec::new();
         let mut classes: Vec<(String, Vec<String>)> = Vec::new();
@@ -569,7 +572,7 @@ impl<'s> Writer<'s> {
         let count = begin.len() as u64;
         let (min, mut max) = (layout.min.saturating_sub(count), layout.max.map(|max| max.saturating_sub(count)));
         if extra.is_empty() {
-            // Without extra members, the number of listed names is a bound of the count.
+            // Without other members, the number of listed names also limits the count.
             let named = (layout.named.len() as u64).saturating_sub(count);
             max = Some(max.unwrap_or(named).min(named));
         }
@@ -585,12 +588,12 @@ impl<'s> Writer<'s> {
     }
 }
 
-/// Returns the lexeme of a key.
+/// Returns the lexeme for a key.
 fn key(name: &str) -> String {
     format!("/\\x22{}\\x22/", text::literal(name, true))
 }
 
-/// Writes a value that is neither an array nor an object.
+/// Returns an expression for a value that is neither an array nor an object.
 fn scalar_regex(value: &Value) -> String {
     match value {
         Value::String(text) => format!("\\x22{}\\x22", text::literal(text, true)),

@@ -1,11 +1,11 @@
-//! Schemas from reports, and schemas similar to these.
+//! Tests of schemas from user reports, and of similar schemas.
 
 use ixc_grammar::{Frame, GrammarError, GrammarSource, Mark, ReasoningMarks, Vocabulary};
 use serde_json::{Value, json};
 
 use crate::support::{BYTES, follows, masks_allow, matcher};
 
-/// Checks which texts a schema allows.
+/// Checks that a schema allows some texts, and does not allow others.
 fn check(schema: Value, allowed: &[&str], others: &[&str]) {
     let matcher = matcher(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
     for text in allowed {
@@ -16,7 +16,7 @@ fn check(schema: Value, allowed: &[&str], others: &[&str]) {
     }
 }
 
-/// Returns why a schema is refused.
+/// Returns the message of the error that refuses a schema.
 fn refusal(schema: Value) -> String {
     match matcher(&schema) {
         Ok(_) => panic!("{schema} must be refused"),
@@ -24,7 +24,7 @@ fn refusal(schema: Value) -> String {
     }
 }
 
-/// Folder 01.
+/// Tests the schemas of report folder 01.
 #[test]
 fn minimum_64_bit_integers_are_followed() {
     let least = "-9223372036854775808";
@@ -34,7 +34,7 @@ fn minimum_64_bit_integers_are_followed() {
     check(schema, &["{\"level\": -9223372036854775808}", "{\"level\":0}"], &["{}"]);
 }
 
-/// Folder 02.
+/// Tests the schemas of report folder 02.
 #[test]
 fn bounds_of_numeric_types_are_followed() {
     let int64 = json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX});
@@ -63,7 +63,7 @@ fn bounds_of_numeric_types_are_followed() {
     check(json!({"type": "integer", "minimum": 0.5, "maximum": 2.5}), &["1", "2"], &["0", "3"]);
 }
 
-/// Folder 05.
+/// Tests the schemas of report folder 05.
 #[test]
 fn property_names_are_followed() {
     let record = json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}});
@@ -75,7 +75,7 @@ fn property_names_are_followed() {
     check(listed, &["{}", "{\"x\":null,\"y\":null}"], &["{\"z\":null}", "{\"x\":null,\"x\":null}"]);
 }
 
-/// Folder 07.
+/// Tests the schemas of report folder 07.
 #[test]
 fn integers_beyond_doubles_are_exact() {
     check(json!({"const": 9007199254740993i64}), &["9007199254740993"], &["9007199254740992"]);
@@ -100,7 +100,7 @@ fn integers_beyond_doubles_are_exact() {
     );
 }
 
-/// Folder 08.
+/// Tests the schemas of report folder 08.
 #[test]
 fn duplicate_keys_are_prevented() {
     let schema = json!({"type": "object", "patternProperties": {"^[ab]$": {"const": 1}}, "additionalProperties": false, "minProperties": 2, "maxProperties": 2});
@@ -113,7 +113,7 @@ fn duplicate_keys_are_prevented() {
         &["{\"a\":1,\"b\":{\"a\":1,\"b\":2}}"],
         &["{\"a\":1,\"a\":{}}", "{\"b\":{},\"b\":{}}", "{\"b\":{\"x\":1,\"x\":1}}"],
     );
-    // After the first letter of a key that exists already, only that key is possible.
+    // After the first letter of a key that already exists, no other key is possible.
     let narrow = json!({"type": "object", "patternProperties": {"^(a|b[0-9]+)$": true}, "additionalProperties": false, "minProperties": 2});
     let mut matcher = matcher(&narrow).unwrap();
     "{\"a\":1,\"".bytes().for_each(|byte| matcher.accept(u32::from(byte)).unwrap());
@@ -121,13 +121,13 @@ fn duplicate_keys_are_prevented() {
     assert!(mask[3] >> (b'a' - 96) & 1 == 0 && mask[3] >> (b'b' - 96) & 1 == 1);
 }
 
-/// Reasoning ends at its control token, but not at other tokens whose text is its name.
+/// Tests that reasoning ends at its control token, but not at other tokens with the same text.
 #[test]
 fn keys_are_tracked_after_reasoning_ends() {
     const END: u32 = 256;
     const SPELLED: u32 = 257;
     let mut words: Vec<Vec<u8>> = (0..=254u8).map(|byte| vec![byte]).collect();
-    // The mark of control tokens is not a byte of any text.
+    // The byte that marks control tokens is not a byte of any text.
     words.extend([Vec::new(), [b"\xff".as_slice(), b"</think>"].concat(), b"</think>".to_vec()]);
     let vocabulary = Vocabulary::of_words(words, Vec::new()).unwrap();
     let frame = Frame {
@@ -148,7 +148,7 @@ fn keys_are_tracked_after_reasoning_ends() {
     }
 }
 
-/// Folder 11.
+/// Tests the schemas of report folder 11.
 #[test]
 fn unknown_formats_are_annotations() {
     for format in ["path", "password", "binary", "uuid4", "byte", "uri-reference", "regex", "json-pointer", "iri", "x"]
@@ -163,7 +163,7 @@ fn unknown_formats_are_annotations() {
     check(json!({"type": "integer", "format": "int64"}), &["1"], &[]);
 }
 
-/// Folder 19.
+/// Tests the schemas of report folder 19.
 #[test]
 fn references_are_found() {
     for (name, reference) in [
@@ -202,7 +202,7 @@ fn references_are_found() {
     assert!(refusal(json!({"$ref": "#/$defs/x"})).contains("the schema has no part \"#/$defs/x\""));
 }
 
-/// Folder 22.
+/// Tests the schemas of report folder 22.
 #[test]
 fn thousands_of_members_are_followed() {
     for (count, required) in [(250, 0), (700, 0), (700, 10), (5000, 0), (1000, 1000)] {
@@ -232,7 +232,7 @@ fn thousands_of_members_are_followed() {
     }
 }
 
-/// Folder 23, and S11.
+/// Tests the schemas of report folder 23, and those of S11.
 #[test]
 fn unsatisfiable_schemas_are_refused() {
     for schema in [
@@ -401,11 +401,11 @@ fn keywords_are_followed_together() {
     check(json!({"properties": {"a": {"type": "integer"}}}), &["1", "{\"a\":1}", "[]"], &["{\"a\":\"\"}"]);
 }
 
-/// A set that is smaller than its subschema must not be treated as the whole. Otherwise overlapping
-/// parts of `oneOf` would count as disjoint.
+/// Tests that a set that is smaller than its subschema is not treated as the whole. Otherwise,
+/// overlapping parts of `oneOf` would count as disjoint.
 #[test]
 fn value_subsets_do_not_count_as_the_whole_schema() {
-    // It is not known whether 3 is a multiple of 2, so the complement is left out.
+    // The compiler does not know whether 3 is a multiple of 2, so it omits the complement.
     let odd = json!({"not": {"multipleOf": 2}});
     let listed = json!({"oneOf": [{"enum": [[3]], "items": odd}, {"type": "array", "maxItems": 1, "items": {"type": "integer"}}]});
     check_not_allowed(listed, &["[3]"]);
@@ -416,7 +416,7 @@ fn value_subsets_do_not_count_as_the_whole_schema() {
     check_not_allowed(regions, &["{\"x\":3}"]);
     let counted = json!({"enum": [[3, 5], [4]], "contains": odd, "minContains": 0, "maxContains": 1});
     check_not_allowed(counted, &["[3,5]"]);
-    // The value of `a` is checked against the schema whose values are being computed.
+    // The value of `a` is checked against the schema whose own values are still being computed.
     let recursive = json!({
         "$defs": {"tree": {"enum": [{}, {"a": {}}], "properties": {"a": {"$ref": "#/$defs/tree"}}}},
         "oneOf": [{"$ref": "#/$defs/tree"}, {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["a"]}],

@@ -1,5 +1,5 @@
-//! Tests that JSON schemas are enforced: schemas from user reports, the official test suite, and
-//! schemas as programs write them.
+//! Tests of the enforcement of JSON schemas. They use schemas from user reports, the official test
+//! suite, and schemas as programs write them.
 
 mod cases;
 mod pairs;

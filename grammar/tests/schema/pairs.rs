@@ -1,12 +1,12 @@
-//! Pairs of small schemas, combined. Another validator must accept the instances of each
-//! combination. An intersection must not forbid an instance that both parts allow.
+//! Tests of combinations of two small schemas. If a combination allows an instance, another
+//! validator must accept it. An intersection must not forbid an instance that both parts allow.
 
 use serde_json::{Value, json};
 
 use crate::support::{follows, matcher};
 use crate::validator::is_valid;
 
-/// Schemas for all pairs.
+/// Returns the schemas from which all pairs are made.
 fn schemas() -> Vec<Value> {
     vec![
         json!({}),
@@ -39,7 +39,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// Instances; objects have their members in the order of keys.
+/// Returns the instances. The members of each object are sorted by key.
 fn instances() -> Vec<Value> {
     let text = r#"[null, true, 0, 1, 2, 3, 1.5, "", "a", "ab", "ba", [], [1], [2], ["a"], [3], [1, 1], [1, 2], [1, "a"],
         [3, 1], [2, 4], [1, "a", "b"], {}, {"a": 1}, {"a": 2}, {"a": 3}, {"a": "x"}, {"b": 1}, {"b": "x"}, {"ab": 3},
@@ -48,7 +48,7 @@ fn instances() -> Vec<Value> {
     all
 }
 
-/// Whether a matcher accepts an instance, with its members in either order.
+/// Returns whether a matcher accepts an instance with its members in either order.
 fn is_followed(matcher: &ixc_grammar::Matcher, value: &Value) -> bool {
     let backwards = value.as_object().map(|all| Value::Object(all.clone().into_iter().rev().collect()));
     follows(matcher, &value.to_string()) || backwards.is_some_and(|value| follows(matcher, &value.to_string()))
@@ -60,7 +60,7 @@ fn pairs_of_schemas_allow_valid_instances_alone() {
     let (mut followed, mut refused, mut missing, mut wrong) = (0, 0, Vec::new(), Vec::new());
     for (i, a) in schemas.iter().enumerate() {
         for b in &schemas[i..] {
-            // Some complements are not sets, and are left out.
+            // Some complements cannot be expressed as sets, so they are omitted.
             let is_exact = ![a, b].iter().any(|part| part.to_string().contains(r#""not":"#));
             for (keyword, schema) in [
                 ("allOf", json!({"allOf": [a, b]})),

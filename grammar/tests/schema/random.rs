@@ -1,6 +1,8 @@
-//! Schemas as programs write them. Another validator must accept random texts of each.
+//! Tests of schemas as programs write them. Another validator must accept random texts that each
+//! schema allows.
 //!
-//! `IXC_ALL=1` tries 10,000. `IXC_TEXTS=FILE` writes each schema with its text, one per line.
+//! `IXC_ALL=1` tests 10,000 schemas. `IXC_TEXTS=FILE` writes each schema with its text to a file,
+//! one pair per line.
 
 use std::io::Write;
 
@@ -10,13 +12,13 @@ use serde_json::{Map, Value, json};
 use crate::support::{matcher, walk};
 use crate::validator::is_valid;
 
-/// Number of schemas in an ordinary run.
+/// Number of schemas in an ordinary test run.
 const FEW: u64 = 300;
 const ALL: u64 = 10_000;
-/// Max bytes of a text.
+/// Max bytes of a random text.
 const LENGTH: usize = 1500;
 
-/// The kind of program that writes schemas.
+/// Style of a schema, named after the kind of program that writes it.
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
     Pydantic,
@@ -302,7 +304,7 @@ impl Author {
                 "if": {"properties": {"k": {"const": "a"}}}, "then": {"properties": {"v": self.value(0)}}, "else": {"properties": {"v": self.value(0)}}}),
             _ => {
                 let mut parts = json!([self.value(0), self.value(0)]);
-                // The validator treats formats as annotations.
+                // The other validator treats formats as annotations.
                 parts
                     .as_array_mut()
                     .unwrap()

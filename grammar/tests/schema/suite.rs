@@ -1,6 +1,7 @@
-//! The official tests of JSON Schema: which schemas are supported, and which instances they allow.
+//! Official tests of JSON Schema. They show which schemas are supported, and which instances they
+//! allow.
 //!
-//! These tests write the table in docs/json-schema.md: `IXC_BLESS=1` rewrites it.
+//! These tests check the table in docs/json-schema.md. `IXC_BLESS=1` rewrites it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,7 +15,7 @@ use crate::support::{follows, matcher};
 /// The list may only become shorter.
 const ADMITTED: &[&str] = &[];
 
-/// Counts of a keyword's tests: those that passed, and all.
+/// Numbers of a keyword's tests: those that passed, and all of them.
 #[derive(Default)]
 struct Row {
     schemas: [usize; 2],
@@ -32,7 +33,7 @@ impl Row {
     }
 }
 
-/// Returns an object with its members in each order, if there are few orders.
+/// Returns an object with its members in every order, if it has few orders.
 fn orders(value: &Value) -> Vec<Value> {
     let Value::Object(members) = value else { return vec![value.clone()] };
     if members.len() > 4 {
@@ -52,7 +53,7 @@ fn orders(value: &Value) -> Vec<Value> {
     all.into_iter().map(Value::Object).collect()
 }
 
-/// Returns a value with spaces between its parts.
+/// Returns a value as a text with spaces between its parts.
 fn spaced(value: &Value) -> String {
     match value {
         Value::Array(all) => format!("[{}]", all.iter().map(spaced).collect::<Vec<_>>().join(", ")),
@@ -64,7 +65,7 @@ fn spaced(value: &Value) -> String {
     }
 }
 
-/// Results of tests: rows by keyword, and invalid instances that are allowed.
+/// Results of tests: table rows by keyword, and invalid instances that were allowed.
 #[derive(Default)]
 struct Results {
     rows: BTreeMap<String, Row>,
@@ -80,7 +81,7 @@ impl Results {
     }
 }
 
-/// Runs the tests of a draft.
+/// Runs the tests of a draft, and returns their results.
 fn run(draft: &str, text: &str) -> Results {
     let Results { mut rows, mut admitted } = Results::default();
     for line in text.lines() {
@@ -101,7 +102,7 @@ fn run(draft: &str, text: &str) -> Results {
         row.schemas[0] += usize::from(matcher.is_ok());
         for test in tests {
             let (is_valid, value) = (test[0].as_bool().unwrap(), &test[1]);
-            // The text of an instance, and the same with spaces.
+            // The matcher reads the text of the instance, and the same text with spaces.
             let is_allowed = matcher.as_ref().is_ok_and(|matcher| {
                 orders(value)
                     .iter()
@@ -121,7 +122,7 @@ fn run(draft: &str, text: &str) -> Results {
     Results { rows, admitted }
 }
 
-/// Checks the validator of the other tests, if it knows all keywords of a schema.
+/// Checks the validator that other tests use, if it knows all keywords of a schema.
 fn check_validator(group: &Value, schema: &Value) {
     let unknown = ["dynamic", "recursive", "unevaluated", "$id", "$anchor", "id\"", "http", "urn:", "format", "\\\\"];
     let text = schema.to_string();
@@ -135,7 +136,7 @@ fn check_validator(group: &Value, schema: &Value) {
     }
 }
 
-/// Returns the tables of the page.
+/// Returns the tables for the page in docs.
 fn tables(rows: &BTreeMap<String, Row>) -> String {
     let mut text = String::from("| keyword | treatment | details |\n| --- | --- | --- |\n");
     for keyword in KEYWORDS {

@@ -1,4 +1,4 @@
-//! A vocabulary of bytes, and random texts that a schema allows.
+//! Helpers of the schema tests: a vocabulary of bytes, and random texts that a schema allows.
 
 use std::sync::LazyLock;
 
@@ -6,22 +6,22 @@ use ixc_grammar::{GrammarError, GrammarSource, Matcher, Vocabulary};
 use ixc_ir::random::Random;
 use serde_json::Value;
 
-/// One token for each byte.
+/// Vocabulary with one token for each byte.
 pub static BYTES: LazyLock<Vocabulary> =
     LazyLock::new(|| Vocabulary::of_words((0..=255u8).map(|byte| vec![byte]).collect(), Vec::new()).unwrap());
 
-/// Returns a schema's matcher for an answer without tokens.
+/// Returns a schema's matcher for an answer that has no tokens yet.
 pub fn matcher(schema: &Value) -> Result<Matcher, GrammarError> {
     BYTES.matcher(&GrammarSource::Schema(schema.clone()))
 }
 
-/// Whether the whole text is allowed.
+/// Returns whether a text as a whole is allowed.
 pub fn follows(matcher: &Matcher, text: &str) -> bool {
     let mut matcher = matcher.clone();
     text.bytes().all(|byte| matcher.accept(u32::from(byte)).is_ok()) && matcher.may_end()
 }
 
-/// Whether the whole text is allowed, by the mask at each token.
+/// Returns whether a text as a whole is allowed, according to the mask before each token.
 pub fn masks_allow(matcher: &Matcher, text: &str) -> bool {
     let mut matcher = matcher.clone();
     for byte in text.bytes() {
@@ -33,8 +33,8 @@ pub fn masks_allow(matcher: &Matcher, text: &str) -> bool {
     matcher.may_end()
 }
 
-/// Writes a random text by choosing from the masks, with a preference for its end. `None` if it is
-/// longer than `most` bytes.
+/// Writes a random text by choosing from the masks, with a preference for its end. Returns `None`
+/// if the text is longer than `most` bytes.
 ///
 /// # Errors
 /// The text after which no token is allowed.
@@ -56,7 +56,7 @@ pub fn walk(matcher: &Matcher, random: &mut Random, most: usize) -> Result<Optio
         if allowed.is_empty() {
             return Ok(Some(shown(&text)));
         }
-        // White space makes no progress, and long texts take time.
+        // White space adds no content, and long texts take time.
         let solid: Vec<u8> = allowed.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
         let closing: Vec<u8> = solid.iter().copied().filter(|byte| b"\"}],".contains(byte)).collect();
         let closing: Vec<u8> = match text.len() > most / 3 {

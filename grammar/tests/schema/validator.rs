@@ -1,9 +1,10 @@
-//! A second validator of documents, which works keyword by keyword. The official tests check it
-//! too.
+//! Second validator of JSON values, which checks one keyword at a time. The official tests check
+//! the validator, too.
 
 use serde_json::{Map, Value};
 
-/// Whether a document is valid. `format` is ignored, and references name positions in the schema.
+/// Returns whether a value is valid. `format` is ignored, and references must be positions in the
+/// schema.
 pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     let members = match schema {
         Value::Bool(flag) => return *flag,
@@ -21,7 +22,7 @@ pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// Whether values are equal; `1` and `1.0` are.
+/// Returns whether two values are equal. `1` equals `1.0`.
 pub fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(_), Value::Number(_)) => compare(a, b).is_eq(),
@@ -33,7 +34,7 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Compares numbers; the comparison of integers is exact.
+/// Compares two numbers. The comparison of integers is exact.
 fn compare(a: &Value, b: &Value) -> std::cmp::Ordering {
     let integer = |value: &Value| value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
     match (integer(a), integer(b)) {
@@ -64,7 +65,7 @@ impl Validator<'_> {
         self.get(keyword).map(|count| count.as_f64().unwrap() as u64)
     }
 
-    /// Whether a count is within the bounds of two keywords.
+    /// Returns whether a count is within the bounds of two keywords.
     fn counted(&self, count: usize, least: &str, most: &str) -> bool {
         self.count(least).is_none_or(|least| count as u64 >= least)
             && self.count(most).is_none_or(|most| count as u64 <= most)
@@ -183,7 +184,7 @@ impl Validator<'_> {
     }
 }
 
-/// Whether a part of a text matches a pattern.
+/// Returns whether a pattern matches a part of a text.
 fn matches(pattern: &str, text: &str) -> bool {
     regex_automata::meta::Regex::new(pattern).unwrap().is_match(text)
 }

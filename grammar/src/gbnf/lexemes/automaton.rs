@@ -1,16 +1,17 @@
-//! Automata of lexemes, from which follow the characters that continue a text.
+//! Automata of lexemes. They determine which characters can continue a text.
 
 use std::collections::{BTreeSet, HashSet};
 
 use super::WorkLimit;
 use crate::gbnf::{Characters, Node, Rules};
 
-/// Max positions of a lexeme's automaton, and max states. Beyond these limits, every character of
-/// the lexeme counts as a continuation.
+/// Max positions of a lexeme's automaton, and max states of its deterministic form. Beyond these
+/// limits, every character of the lexeme is assumed to continue it.
 pub(super) const MAX_POSITIONS: usize = 1024;
 const MAX_STATES: usize = 1024;
 
-/// Glushkov's automaton of a regular part: a position for each character in it.
+/// Glushkov's automaton of a regular part. It has a position for each set of characters in the
+/// part.
 #[derive(Debug, Default)]
 pub(super) struct Automaton {
     classes: Vec<Characters>,
@@ -74,7 +75,8 @@ impl Automaton {
                 for _ in 0..*min {
                     let next = self.add(inner, rules, work)?;
                     whole = self.join(whole, next, work)?;
-                    // The part matches only the empty text, however often it repeats.
+                    // The part matches only the empty text, regardless of the number of
+                    // repetitions.
                     if self.classes.len() == before {
                         return Some(whole);
                     }

@@ -1,12 +1,12 @@
-//! Lexemes that can begin a rule, and lexemes that can follow a lexeme.
+//! Sets of lexemes that can begin a rule or follow a lexeme.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Lexemes, RuleForm, WorkLimit};
 
-/// Lexemes that begin rules, and lexemes that follow lexemes.
+/// Sets of lexemes that can begin a rule, follow a rule, or follow a lexeme.
 pub(super) struct Follow {
-    /// Lexemes with which each rule can begin, and whether the rule can be empty.
+    /// Lexemes that can begin each rule, and whether the rule can be empty.
     pub first: BTreeMap<usize, (BTreeSet<usize>, bool)>,
     /// Lexemes that can follow each rule.
     rule_follow: BTreeMap<usize, BTreeSet<usize>>,
@@ -49,7 +49,8 @@ impl Follow {
                 work.add(self.first[number].0.len())?;
                 self.first[number].clone()
             }
-            // A token starts with a byte that is in no character.
+            // A token starts with a byte that occurs in no character, so it cannot be confused with
+            // a lexeme.
             RuleForm::Token(_) => (BTreeSet::new(), false),
             RuleForm::Sequence(parts) => {
                 let mut all = BTreeSet::new();
@@ -80,7 +81,8 @@ impl Follow {
         })
     }
 
-    /// Records the lexemes that follow each part, if `next` follows the whole form.
+    /// Records the lexemes that follow each part of a form. `next` has the lexemes that follow the
+    /// whole form.
     fn walk(&mut self, form: &RuleForm, next: &BTreeSet<usize>, work: &WorkLimit) -> Option<()> {
         work.add(1 + next.len())?;
         match form {

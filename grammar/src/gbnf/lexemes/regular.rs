@@ -1,4 +1,4 @@
-//! Regular rules of a grammar, with their expressions.
+//! Regular rules of a grammar, and their regular expressions.
 
 use std::collections::BTreeSet;
 
@@ -6,27 +6,28 @@ use super::WorkLimit;
 use crate::error::MAX_DEPTH;
 use crate::gbnf::{Node, Rules};
 
-/// Max bytes of a lexeme's regular expression, in which rules are written out.
+/// Max bytes of a lexeme's regular expression, which contains the expressions of the rules that it
+/// names.
 const MAX_LEXEME: usize = 1 << 18;
-/// Work counted for a byte of an expression, which stays in memory.
+/// Work counted for a byte of an expression, because the byte stays in memory.
 const TEXT_WORK: usize = 2;
 
-/// Properties of the regular rules.
+/// Regular expressions of rules, and whether the rules can be empty.
 pub(super) struct Regular {
-    /// Regular expressions of the rules.
+    /// Regular expression of each rule, or `None` if the rule is not regular.
     pub texts: Vec<Option<String>>,
     /// Whether each rule can be empty.
     pub nullable: Vec<bool>,
 }
 
 impl Regular {
-    /// Finds the regular rules. A rule that takes too much work, or nests too deep when written
-    /// out, counts as not regular.
+    /// Finds the regular rules. A rule is treated as not regular if it takes too much work, or
+    /// nests too deeply when written out.
     pub(super) fn from_rules(rules: &Rules, work: &WorkLimit) -> Regular {
         let count = rules.0.len();
         let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
-        // Each rule comes after all rules that it names. Recursive rules are therefore never
-        // reached.
+        // Each rule is processed after all rules that it names. Recursive rules are therefore never
+        // processed, so they have no expression.
         let names: Vec<BTreeSet<usize>> = rules.0.iter().map(Node::names).collect();
         let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); count];
         for (number, names) in names.iter().enumerate() {
@@ -54,15 +55,15 @@ impl Regular {
         regular
     }
 
-    /// Returns a part's expression. `None` if the part is not regular, is too long or takes too
-    /// much work.
+    /// Returns a part's regular expression. Returns `None` if the part is not regular, is too long
+    /// or takes too much work.
     pub(super) fn text(&self, node: &Node, work: &WorkLimit) -> Option<String> {
         let text = match node {
             Node::Characters(set) => set.regex(),
             Node::Rule(number) => self.texts[*number].clone()?,
             Node::Token(_) => return None,
-            // Writes a text that is not empty, so that many uses of an empty part also reach the
-            // length limit.
+            // This text is not empty. Many uses of an empty part therefore also reach the length
+            // limit.
             Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
             Node::Sequence(parts) => {
                 let mut whole = String::new();
@@ -96,7 +97,7 @@ impl Regular {
         (text.len() <= MAX_LEXEME).then_some(text)
     }
 
-    /// Returns whether a regular part can be empty.
+    /// Returns whether a regular part can be empty, or `None` if this takes too much work.
     pub(super) fn is_nullable(&self, node: &Node, work: &WorkLimit) -> Option<bool> {
         work.add(1)?;
         Some(match node {
@@ -122,7 +123,7 @@ impl Regular {
         })
     }
 
-    /// Whether a part names a rule that is not regular, or a token.
+    /// Returns whether a part names a token or a rule that is not regular.
     pub(super) fn is_recursive(&self, node: &Node, work: &WorkLimit) -> Option<bool> {
         work.add(1)?;
         Some(match node {
