@@ -1,6 +1,6 @@
-//! Importance matrices: for each matrix of a model, the mean squares of the activations that its
-//! columns are multiplied with. Files have the formats of llama-imatrix: GGUF
-//! (`general.type = "imatrix"`), and an older binary format.
+//! Importance matrices. For each matrix of a model, they have the mean square of the activations
+//! that are multiplied with each column. Files have the formats of llama-imatrix: GGUF
+//! (`general.type = "imatrix"`), or an older binary format.
 //!
 //! ```text
 //! blk.0.ffn_down.weight.in_sum2  f32[columns, experts]   sums of squares
@@ -8,8 +8,8 @@
 //! blk.0.attn_k_b.weight.in_sum2  f32[heads * columns, 1] a matrix for each head, with one count
 //! ```
 //!
-//! A file from this program has a checksum of its tensors' names and bytes under a key. If a file
-//! has a checksum, it must be right.
+//! Files from this program have a checksum under a key. It covers the names and bytes of the
+//! tensors. If a file has a checksum, the checksum must be right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,14 +21,15 @@ use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError};
 use ixc_passes::observe;
 
-/// Max size of a file: models with a hundred layers and hundreds of experts need some hundred MiB.
+/// Max size of a file. For models with a hundred layers and hundreds of experts, files have some
+/// hundred MiB.
 const MAX_BYTES: u64 = 4 << 30;
 const MAGIC: &[u8] = b"GGUF";
-/// Suffixes of the tensors with sums and counts, after the name of their matrix.
+/// Suffixes for the tensors of sums and counts. They follow the name of the matrix.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
-/// Importance matrix as an output. The first bytes distinguish it from a model.
+/// Kind of an output that is an importance matrix. The first bytes distinguish it from a model.
 pub const KIND: Kind = Kind {
     name: "importance matrix",
     is: |head| head.starts_with(MAGIC) && head.windows(TYPE.len()).any(|part| part == TYPE.as_bytes()),
@@ -43,24 +44,24 @@ fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
     floats.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Sums of squares of the activations that a model's matrices were multiplied with, added piece by
-/// piece of a text.
+/// Sums of squares of the activations that are multiplied with a model's matrices. The sums grow
+/// with each piece of a text.
 #[derive(Clone, Debug, Default)]
 pub struct ActivationSums {
-    /// Sums by tensor, with the tensor's number of columns plus one. For each expert, these are the
-    /// sums of its columns and its number of rows.
+    /// Sums by tensor, with the tensor's number of columns plus one. Each expert has the sums of
+    /// its columns, followed by its number of rows.
     sums: BTreeMap<String, (usize, Vec<f64>)>,
     pieces: u32,
 }
 
-/// Values of an engine's state.
+/// Values of one state of an engine.
 #[derive(Clone, Debug)]
 pub struct StateSums<'s> {
     /// Name of the state.
     pub name: &'s str,
-    /// Elements of a row.
+    /// Number of elements in a row.
     pub width: usize,
-    /// The values, row by row.
+    /// Values of the state, row by row.
     pub values: Vec<f32>,
 }
 
@@ -81,11 +82,11 @@ impl ActivationSums {
         self.sums.is_empty()
     }
 
-    /// Writes the file, for pieces of `context` tokens of the text with this name. Returns the
-    /// number of matrices.
+    /// Writes the file. `text` is the name of the text, which had pieces of `context` tokens.
+    /// Returns the number of matrices.
     ///
     /// # Errors
-    /// When the output cannot be written.
+    /// If the output cannot be written.
     pub fn write(&self, output: Output, text: &str, context: u32) -> Result<usize, OutputError> {
         let mut writer = GgufWriter::new()
             .key("general.type", TYPE)
@@ -129,29 +130,29 @@ pub enum ImportanceError {
     /// The file is not a valid importance matrix.
     #[error("{}: is not an importance matrix: {problem}", path.display())]
     Malformed {
-        /// File that was expected to be an importance matrix.
+        /// Path of the file that was expected to be an importance matrix.
         path: PathBuf,
-        /// Reason why the file is invalid.
+        /// Reason why the file is not valid.
         problem: String,
     },
     /// The matrix belongs to another model.
     #[error("{}: has {found} columns for {tensor}; expected {matrices} x {columns}, the matrices and their columns", path.display())]
     Shape {
-        /// File of the importance matrix.
+        /// Path of the importance matrix.
         path: PathBuf,
         /// Name of the tensor.
         tensor: String,
-        /// Number of columns in the file.
+        /// Number of columns that the file has for the tensor.
         found: usize,
-        /// Columns of the tensor.
+        /// Number of columns of the tensor.
         columns: u64,
-        /// Number of matrices in the tensor: its experts.
+        /// Number of matrices in the tensor, which is its number of experts.
         matrices: u64,
     },
 }
 
 impl ImportanceError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             ImportanceError::Read(error) => error.class(),
@@ -161,16 +162,16 @@ impl ImportanceError {
     }
 }
 
-/// An importance matrix, read from a file.
+/// Importance matrix that was read from a file.
 #[derive(Clone, Debug)]
 pub struct Importance {
     path: PathBuf,
-    /// Mean squares by tensor, `[matrices, columns]`.
+    /// Mean squares by tensor, as `[matrices, columns]`.
     means: HashMap<String, Vec<f32>>,
 }
 
 impl Importance {
-    /// Reads a file.
+    /// Reads an importance matrix from a file.
     ///
     /// # Errors
     /// See [`ImportanceError`].
@@ -189,12 +190,12 @@ impl Importance {
         &self.path
     }
 
-    /// Returns the number of matrices.
+    /// Returns the number of matrices that have an entry.
     pub fn len(&self) -> usize {
         self.means.len()
     }
 
-    /// Returns whether there are no matrices.
+    /// Returns whether no matrix has an entry.
     pub fn is_empty(&self) -> bool {
         self.means.is_empty()
     }
@@ -204,11 +205,11 @@ impl Importance {
         self.means.contains_key(tensor)
     }
 
-    /// Returns the mean squares of the columns of a tensor, `[matrices, columns]`, if they are
-    /// known. Older files have one row for all matrices.
+    /// Returns the mean squares of a tensor's columns as `[matrices, columns]`, if they are known.
+    /// Older files may have one row for all matrices of a tensor.
     ///
     /// # Errors
-    /// [`ImportanceError::Shape`].
+    /// [`ImportanceError::Shape`] if the file has another number of columns or matrices.
     pub fn column_means(&self, tensor: &str, columns: u64, matrices: u64) -> Result<Option<&[f32]>, ImportanceError> {
         let Some(means) = self.means.get(tensor) else { return Ok(None) };
         let found = means.len() as u64;
@@ -220,7 +221,7 @@ impl Importance {
     }
 }
 
-/// Checks that means are numbers and not negative.
+/// Checks that all means are numbers and that none of them is negative.
 fn check_means(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
     match means.iter().find(|mean| !(mean.is_finite() && **mean >= 0.0)) {
         Some(mean) => Err(format!("{name} has {mean}; expected a mean square")),
@@ -263,7 +264,8 @@ fn read_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         }
         let columns = sums.len() / counts.len();
         let all = sums.chunks(columns.max(1)).zip(&counts).flat_map(|(sums, &count)| {
-            // An expert without tokens has no values: all columns get the same importance.
+            // An expert without tokens has no values, so all of its columns get the same
+            // importance.
             sums.iter().map(move |sum| if count > 0.0 { sum / count } else { 1.0 })
         });
         let (name, found) = check_means(name, all.collect())?;
@@ -276,7 +278,7 @@ fn read_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
     }
 }
 
-/// Reader of integers and texts in a binary file, in order.
+/// Reader of the integers and texts in a binary file, in their order.
 struct BinaryReader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -290,7 +292,7 @@ impl<'b> BinaryReader<'b> {
         Ok(part)
     }
 
-    /// Reads a count, which must not be negative.
+    /// Reads a count, and refuses a negative one.
     fn count(&mut self, what: &str) -> Result<usize, String> {
         let at = self.at;
         let word = self.take(4)?;
@@ -308,7 +310,7 @@ fn read_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
         let name = std::str::from_utf8(reader.take(length)?).map_err(|_| "a name is not UTF-8".to_owned())?;
         let calls = reader.count("a number of calls")?;
         let values = reader.count("a number of columns")?;
-        // The file stores the mean times the number of calls.
+        // The file stores each mean multiplied by the number of calls.
         let calls = if calls == 0 { 1.0 } else { calls as f32 };
         let bytes = reader.take(values.saturating_mul(4))?.chunks_exact(4);
         let values = bytes.map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) / calls).collect();
@@ -357,7 +359,7 @@ mod tests {
         observed.write(output, "text", 64).unwrap();
         assert_eq!(Importance::read(&path).unwrap().column_means("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
         let mut bytes = std::fs::read(&path).unwrap();
-        // A changed sum of squares that is still a valid number is found by the checksum.
+        // The checksum must find a changed sum of squares, even if it is still a valid number.
         let at = bytes.windows(4).rposition(|four| four == 8f32.to_le_bytes()).unwrap();
         bytes[at + 2] ^= 1;
         std::fs::write(&path, bytes).unwrap();
@@ -376,7 +378,7 @@ mod tests {
         assert!(read_binary(&binary(0, "a", 1, &[1.0])).unwrap_err().contains("no matrices"));
         assert!(read_binary(&binary(1, "a", 1, &[f32::NAN])).unwrap_err().contains("NaN"));
         assert!(read_binary(&binary(2, "a", 1, &[1.0])).is_err());
-        // A huge length must not allocate memory.
+        // A huge length in the file must not cause a huge allocation.
         let mut long = binary(1, "a", 1, &[1.0]);
         long[13..17].copy_from_slice(&i32::MAX.to_le_bytes());
         assert!(read_binary(&long).unwrap_err().contains("ends within"));

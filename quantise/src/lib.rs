@@ -1,4 +1,4 @@
-//! Quantisation of model files: GGUF to GGUF.
+//! Quantisation of model files, from GGUF to GGUF.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | [`mix`] | format of each matrix, by llama.cpp's names of mixes |
 //! | [`importance`] | importance matrices: weights of columns |
 //!
-//! Uses model files and the formats of `ir`. It builds no graph, and runs nothing.
+//! This crate uses model files and the formats of `ir`. It builds no graph, and runs nothing.
 //!
 //! ```no_run
 //! use ixc_model_files::gguf::Gguf;

@@ -1,4 +1,5 @@
-//! Mixes: the format of each tensor of a quantised model, by the names and rules of llama-quantize.
+//! Mixes, which determine the format of each tensor of a quantised model. They have the names and
+//! rules of llama-quantize.
 //!
 //! ```text
 //! Q4_K_M   blk.*.attn_v, blk.*.ffn_down   q6_k in the first and last eighth of the layers,
@@ -7,39 +8,39 @@
 //!          all other matrices             q4_k
 //! ```
 //!
-//! A row of the table lists the exceptions of a mix as rules for kinds of tensors. The first rule
-//! whose condition holds is used. To add a mix, add a row.
+//! A row of the table lists a mix's exceptions as rules for roles of matrices. The first rule whose
+//! condition holds is used. To add a mix, add a row.
 
 use std::collections::HashMap;
 
 use ixc_ir::format::Format;
 
-/// Role of a matrix in the model, from its name.
+/// Role of a matrix in the model, determined from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixRole {
-    /// Embedding of tokens (`token_embd`).
+    /// Embedding of the tokens (`token_embd`).
     Embedding,
-    /// Output matrix, or the embedding if it is also the output matrix.
+    /// Output matrix. It is the embedding if the model uses that as its output matrix.
     Head,
     /// Weights of queries (`attn_q`).
     Query,
     /// Weights of keys (`attn_k`).
     Key,
-    /// Values, or their source (`attn_kv_b`), or queries, keys and values in one matrix.
+    /// Weights of values, or their source (`attn_kv_b`), or queries, keys and values in one matrix.
     Value,
     /// Output projection of attention.
     Output,
-    /// Gate of a feed-forward network, also of experts.
+    /// Gate of a feed-forward network or of experts.
     Gate,
     /// Up projection of a feed-forward network.
     Up,
     /// Down projection of a feed-forward network.
     Down,
-    /// Any other tensor.
+    /// Any tensor without one of these roles.
     Other,
 }
 
-/// Parts of tensor names that identify a role, in the order of the search.
+/// Parts of tensor names that identify a role. The search follows their order.
 const NAMES: [(&str, MatrixRole); 9] = [
     ("attn_qkv.weight", MatrixRole::Value),
     ("attn_kv_b.weight", MatrixRole::Value),
@@ -57,8 +58,8 @@ const HEAD: &str = "output.weight";
 /// Names of the embedding tables.
 const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
 
-/// Parts of names of matrices that stay unchanged: routers, convolutions, tables, and matrices that
-/// are too small to matter.
+/// Parts of the names of matrices that stay unchanged. These are routers, convolutions, tables, and
+/// matrices that are too small to matter.
 const UNCHANGED: [&str; 13] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -76,7 +77,7 @@ const UNCHANGED: [&str; 13] = [
 ];
 
 impl MatrixRole {
-    /// Returns the role of a tensor; `is_tied` means that the embedding is also the output matrix.
+    /// Returns the role of a tensor. `is_tied` is set if the embedding is also the output matrix.
     pub fn of_tensor(name: &str, is_tied: bool) -> MatrixRole {
         if name == HEAD || (is_tied && EMBEDDINGS.contains(&name)) {
             return MatrixRole::Head;
@@ -88,16 +89,16 @@ impl MatrixRole {
     }
 }
 
-/// Returns whether mixes change a tensor with these dimensions. Trailing dimensions of 1 do not
-/// count.
+/// Returns whether mixes change a tensor with this name and these dimensions. Trailing dimensions
+/// of 1 do not count.
 pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
     let has_rows = dims.iter().skip(1).any(|dim| *dim > 1);
     has_rows && name.ends_with("weight") && !UNCHANGED.iter().any(|role| name.contains(role))
 }
 
-/// Numbers of the tensors of each role in llama-quantize's order: first the tensors without a
-/// layer, then by layer, and by name within a layer. The layer in a rule is this number. If only
-/// some layers have a tensor of the role, it is less than the layer's index.
+/// Counter that numbers the tensors of each role in llama-quantize's order. Tensors without a layer
+/// come first, followed by those of each layer, sorted by name. Rules treat this number as the
+/// layer. If only some layers have a tensor of the role, the number is less than the layer's index.
 #[derive(Debug)]
 pub struct Counter<'m> {
     numbers: HashMap<&'m str, usize>,
@@ -105,7 +106,7 @@ pub struct Counter<'m> {
 }
 
 impl<'m> Counter<'m> {
-    /// Creates the counter from tensor names, each with whether a mix changes the tensor.
+    /// Creates the counter. Each tensor name comes with whether a mix changes the tensor.
     pub fn new(tensors: impl Iterator<Item = (&'m str, bool)>) -> Counter<'m> {
         let mut tensors: Vec<_> = tensors.map(|(name, is_changed)| (layer(name), name, is_changed)).collect();
         tensors.sort_unstable();
@@ -121,14 +122,15 @@ impl<'m> Counter<'m> {
         Counter { numbers, values }
     }
 
-    /// Returns the number of a tensor among the tensors of its role, or its layer, and the total.
+    /// Returns the number of a tensor among those of its role, or the index of its layer, followed
+    /// by the number of layers. For values, the second number counts the tensors of the role.
     pub fn number(&self, mix: &Mix, name: &str, experts: u64, layers: usize) -> (usize, usize) {
         let own_layer = layer(name).unwrap_or(0);
         let number = self.numbers.get(name).copied().unwrap_or(own_layer);
         match MatrixRole::of_tensor(name, false) {
             MatrixRole::Value => (number, self.values),
-            // Layers with experts have several such tensors. There the layer counts, except for
-            // mixes without rules about experts.
+            // Layers with experts may have several tensors of these roles, so the index of the
+            // layer is used for them. Mixes without rules about experts use the number.
             MatrixRole::Down | MatrixRole::Gate | MatrixRole::Up if experts <= 1 || !mix.more_for_keys => {
                 (number, layers)
             }
@@ -137,15 +139,15 @@ impl<'m> Counter<'m> {
     }
 }
 
-/// Roles whose tensors are numbered, because rules of mixes depend on the number.
+/// Roles whose tensors are numbered, because rules of mixes depend on their number.
 const COUNTED_ROLES: [MatrixRole; 4] = [MatrixRole::Value, MatrixRole::Down, MatrixRole::Gate, MatrixRole::Up];
 
-/// Returns the layer in a tensor's name.
+/// Returns the index of the layer in a tensor's name.
 fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// Condition of a rule.
+/// Condition under which a rule of a mix is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleCondition {
     /// The rule holds for all tensors.
@@ -153,43 +155,42 @@ pub enum RuleCondition {
     /// The matrix is in the first or the last eighth of the layers, or in every third layer
     /// between.
     MoreBits,
-    /// The matrix is in the first of this many equal parts of the layers.
+    /// The layers are divided into this many equal parts, and the matrix is in the first part.
     First(usize),
-    /// The matrix is in the layers of `First`, and there is no importance matrix.
+    /// `First` holds, and no importance matrix is given.
     FirstWithout(usize),
-    /// The matrix is in the layers of `First`, and there is an importance matrix.
+    /// `First` holds, and an importance matrix is given.
     FirstWith(usize),
-    /// The matrix is in one of the first layers; the number of these layers.
+    /// The matrix is in one of the first layers, as many as this number.
     Layers(usize),
     /// Four or more query heads share a key head.
     Grouped,
     /// The matrix belongs to one of several experts.
     Experts,
-    /// The model has eight experts, and its attention is small compared with them.
+    /// The model has eight experts, so its attention is small compared with them.
     FewExperts,
-    /// The matrix is in the first of this many equal parts of the layers. In models with eight
-    /// experts, it may also be in the layers of `MoreBits`.
+    /// `First` holds. In models with eight experts, the rule also holds if `MoreBits` does.
     FirstOrFewExperts(usize),
     /// Four or more query heads share a key head, or there are four or more experts.
     GroupedOrExperts,
-    /// The rule holds only without an importance matrix.
+    /// No importance matrix is given.
     Without,
     /// The matrix is in all but the first and the last eighth of the layers.
     Inner,
 }
 
-/// Properties of a tensor that conditions of rules use.
+/// Properties of a tensor on which the conditions of rules depend.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorPosition {
-    /// Number of the tensor among the tensors of its role; usually the layer's index.
+    /// Number of the tensor among the tensors of its role. It is usually the layer's index.
     pub layer: usize,
-    /// Number of tensors of the same role.
+    /// Number of tensors of the role for values, and number of layers for other roles.
     pub layers: usize,
-    /// The model's layers.
+    /// Number of the model's layers.
     pub depth: usize,
     /// Number of query heads that share a key head.
     pub query_heads_per_key: u64,
-    /// Number of experts of a layer.
+    /// Number of experts in a layer.
     pub experts: u64,
     /// Whether an importance matrix is given.
     pub importance: bool,
@@ -225,7 +226,7 @@ impl RuleCondition {
     }
 }
 
-/// A rule of a mix.
+/// Rule of a mix, which gives a role another format under a condition.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     role: MatrixRole,
@@ -233,21 +234,21 @@ pub struct Rule {
     format: Format,
 }
 
-/// A mix: the default format, and rules for exceptions.
+/// Mix of formats: a default format, and rules for exceptions.
 #[derive(Debug)]
 pub struct Mix {
     /// Name of the mix, such as `Q4_K_M`.
     pub name: &'static str,
-    /// `general.file_type` of files with this mix.
+    /// Value of `general.file_type` in files with this mix.
     pub file_type: u32,
-    /// Format of all tensors without a rule.
+    /// Format of all tensors to which no rule applies.
     pub format: Format,
     /// Format of the output matrix.
     head: Format,
-    /// Exceptions from the default format.
+    /// Rules for exceptions from the default format.
     rules: &'static [Rule],
-    /// Whether keys and values of large models, and of models with eight experts, get the extra
-    /// bits that they have in most mixes.
+    /// Whether keys and values of large models, and of models with eight experts, get extra bits.
+    /// Most mixes give them these bits.
     more_for_keys: bool,
 }
 
@@ -255,12 +256,12 @@ const fn mix(name: &'static str, file_type: u32, format: Format, head: Format, r
     Mix { name, file_type, format, head, rules, more_for_keys: true }
 }
 
-/// Returns a mix with few bits, whose rules alone decide about keys and values.
+/// Returns a mix with few bits, in which only the rules determine the formats of keys and values.
 const fn low(name: &'static str, file_type: u32, format: Format, rules: &'static [Rule]) -> Mix {
     Mix { name, file_type, format, head: Q5K, rules, more_for_keys: false }
 }
 
-/// Returns a mix of one format, except for the output matrix.
+/// Returns a mix with one format for all tensors except the output matrix.
 const fn single_format(name: &'static str, file_type: u32, format: Format, head: Format) -> Mix {
     mix(name, file_type, format, head, &[])
 }
@@ -280,7 +281,7 @@ use RuleCondition::{
 };
 
 /// Rules of the mixes with about two bits or fewer. `few` is the format of values and of the first
-/// down projections, and `output` that of attention's output.
+/// down projections. `output` is the format of attention's output.
 macro_rules! low_rules {
     ($embedding:expr, $few:expr $(, $output:expr)?) => {
         &[
@@ -295,7 +296,7 @@ macro_rules! low_rules {
     };
 }
 
-/// All mixes.
+/// Table of all mixes.
 pub static MIXES: &[Mix] = &[
     single_format("F32", 0, F32, F32),
     single_format("F16", 1, F16, F16),
@@ -341,7 +342,7 @@ pub static MIXES: &[Mix] = &[
         38,
         Q8_0,
         Q8_0,
-        // Matrices of latent attention, one for each head, count as experts'.
+        // Latent attention has a matrix for each head. These matrices count as those of experts.
         &[
             rule(Gate, Experts, Mxfp4),
             rule(Up, Experts, Mxfp4),
@@ -441,25 +442,25 @@ pub static MIXES: &[Mix] = &[
     mix("TQ1_0", 36, Tq1_0, Q6K, &[rule(Embedding, Always, Q4K)]),
 ];
 
-/// Number of experts with which attention is a small part of the model. Its keys and values then
-/// get more bits.
+/// Number of experts that makes attention a small part of the model. Its keys and values then get
+/// more bits.
 const FEW_EXPERTS: u64 = 8;
-/// Min number of experts with which values are a small part of the model.
+/// Min number of experts that makes values a small part of the model.
 const SOME_EXPERTS: u64 = 4;
-/// Models with this many layers share keys between many heads (Llama 2 and 3 with 70 B parameters).
-/// Their values are small, and get more bits.
+/// Number of layers of models that share keys between many heads (Llama 2 and 3 with 70 B
+/// parameters). Their values are small, so they get more bits.
 const LARGE_LAYERS: usize = 80;
 
 impl Mix {
-    /// Returns the mix with this name, in any case.
+    /// Returns the mix with this name, in upper or lower case.
     pub fn find(name: &str) -> Option<&'static Mix> {
         MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the format of a tensor.
+    /// Returns the format that the mix gives a tensor.
     pub fn format_of(&self, role: MatrixRole, position: &TensorPosition) -> Format {
         if role == MatrixRole::Head {
-            // If a row does not consist of whole blocks of the mix's format, the output matrix gets
+            // If rows do not consist of whole blocks of the mix's format, the output matrix gets
             // Q8_0.
             let fits = self.format.row_bytes(position.columns).is_some();
             return if fits || !self.format.is_quantised() { self.head } else { Q8_0 };
@@ -477,8 +478,8 @@ impl Mix {
     }
 }
 
-/// Formats with shorter blocks and at least as many bits, for rows that do not consist of whole
-/// blocks.
+/// Formats for rows that do not consist of whole blocks. Each pair has a format, and one with
+/// shorter blocks and at least as many bits.
 const SHORTER: [(Format, Format); 16] = [
     (Iq4Xs, Iq4Nl),
     (Iq3S, Iq4Nl),
@@ -498,8 +499,8 @@ const SHORTER: [(Format, Format); 16] = [
     (Q6K, Q8_0),
 ];
 
-/// Returns the format for rows of `len` elements: `format`, or one with shorter blocks, or f16 if
-/// no blocks fit.
+/// Returns the format for rows of `len` elements. It is `format`, one with shorter blocks, or f16
+/// if rows consist of whole blocks of neither.
 pub fn for_rows(format: Format, len: u64) -> Format {
     let fits = |format: Format| format.row_bytes(len).is_some();
     if fits(format) {
@@ -509,11 +510,12 @@ pub fn for_rows(format: Format, len: u64) -> Format {
     shorter.filter(|short| fits(*short)).unwrap_or(F16)
 }
 
-/// Formats with few bits, which llama-quantize makes only with an importance matrix, except for
-/// embeddings and the output matrix.
+/// Formats with few bits, for which llama-quantize requires an importance matrix. Embeddings and
+/// the output matrix need none.
 const BY_IMPORTANCE: [Format; 6] = [Iq3Xxs, Iq2S, Iq2Xs, Iq2Xxs, Iq1M, Iq1S];
 
-/// Returns whether a tensor of this name needs an importance matrix to be quantised to this format.
+/// Returns whether quantisation of a tensor with this name to this format needs an importance
+/// matrix.
 pub fn needs_importance(name: &str, format: Format) -> bool {
     BY_IMPORTANCE.contains(&format) && name != HEAD && !EMBEDDINGS.contains(&name)
 }
@@ -522,7 +524,7 @@ pub fn needs_importance(name: &str, format: Format) -> bool {
 mod tests {
     use super::*;
 
-    /// Covers a role that only every second layer has, experts with a shared expert, and tensors of
+    /// Tests a role that only every second layer has, experts with a shared expert, and tensors of
     /// one dimension.
     #[test]
     fn tensors_are_counted_within_their_kind() {
@@ -541,7 +543,7 @@ mod tests {
         );
     }
 
-    /// Checks the rules of llama-quantize's low-bit mixes for models unlike the demo model.
+    /// Tests the rules of llama-quantize's low-bit mixes on models that differ from the demo model.
     #[test]
     fn tensor_formats_depend_on_layer_position() {
         let dense = TensorPosition {

@@ -1,6 +1,6 @@
-//! Quantisation of a GGUF file: converts its matrices to other formats.
+//! Quantisation of a GGUF file, which converts its matrices to other formats.
 //!
-//! Everything else in the file stays unchanged: keys, their order, vectors, routers. The output is
+//! All else in the file stays unchanged: keys and their order, vectors, and routers. The output is
 //! the same with any number of threads.
 
 use std::collections::VecDeque;
@@ -22,31 +22,31 @@ use ixc_passes::options::matches;
 use crate::importance::{Importance, ImportanceError};
 use crate::mix::{Counter, MatrixRole, Mix, TensorPosition, for_rows, is_quantised, needs_importance};
 
-/// Elements in a part of a tensor, which one thread encodes in some milliseconds.
+/// Number of elements in a part of a tensor. A thread encodes a part in some milliseconds.
 const NUMBERS: usize = 1 << 19;
-/// Number of parts for each thread that are queued or encoded ahead of writing.
+/// Number of parts per thread that may be queued, or encoded before they can be written.
 const PARTS_AHEAD: usize = 2;
-/// `general.quantization_version`, the version of the block formats.
+/// Value of `general.quantization_version`, the version of the block formats.
 const QUANTISATION_VERSION: u32 = 2;
 
 /// Options of quantising a model.
 #[derive(Clone, Debug)]
 pub struct QuantiseOptions<'o> {
-    /// Mix, which gives each matrix its format.
+    /// Mix that determines the format of each matrix.
     pub mix: &'static Mix,
-    /// Formats for tensors whose names match, among the tensors that mixes change; the last match
-    /// wins.
+    /// Formats for tensors whose names match a pattern, among the tensors that mixes change. If
+    /// several patterns match, the last one is used.
     pub overrides: Vec<(String, Format)>,
-    /// Use the mix's main format for all matrices, without exceptions.
+    /// Whether the mix's main format is used for all matrices, without exceptions.
     pub pure: bool,
-    /// Importance of columns.
+    /// Importance matrix, if one is given.
     pub importance: Option<&'o Importance>,
-    /// Allow tensors that are already quantised: their errors add up.
+    /// Whether tensors that are already quantised are allowed. Their errors add up.
     pub requantise: bool,
 }
 
 impl QuantiseOptions<'_> {
-    /// Returns the options for an unchanged mix.
+    /// Returns the options for a mix without changes.
     pub fn new(mix: &'static Mix) -> QuantiseOptions<'static> {
         QuantiseOptions { mix, overrides: Vec::new(), pure: false, importance: None, requantise: false }
     }
@@ -58,7 +58,7 @@ pub enum QuantiseError {
     /// The model's file is malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The importance matrix belongs to another model.
+    /// The importance matrix is not valid, or belongs to another model.
     #[error(transparent)]
     Importance(#[from] ImportanceError),
     /// The output cannot be written.
@@ -67,9 +67,9 @@ pub enum QuantiseError {
     /// The tensor is already quantised.
     #[error("{tensor} is already quantised to {from}; quantising it again adds the errors of both formats")]
     Quantised {
-        /// The first tensor that is already quantised.
+        /// Name of the first tensor that is already quantised.
         tensor: String,
-        /// Format of the tensor.
+        /// Format that the tensor has.
         from: Format,
     },
     /// A model file was changed while it was read.
@@ -80,13 +80,13 @@ pub enum QuantiseError {
     NotMade {
         /// Name of the tensor.
         tensor: String,
-        /// The requested format.
+        /// Format that was requested for the tensor.
         to: Format,
     },
 }
 
 impl QuantiseError {
-    /// Returns the kind of failure.
+    /// Returns the class of the error, which determines the exit code.
     pub fn class(&self) -> Class {
         match self {
             QuantiseError::Gguf(error) => error.class(),
@@ -111,41 +111,41 @@ fn list(formats: impl Iterator<Item = Format>) -> String {
     formats.map(|format| format.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// Treatment of a tensor.
+/// Plan for one tensor.
 #[derive(Clone, Debug)]
 pub struct TensorPlan<'m> {
-    /// The tensor in the source.
+    /// Tensor in the source.
     pub tensor: &'m Tensor,
-    /// New format; `None` if the bytes are copied unchanged.
+    /// New format, or `None` if the bytes are copied unchanged.
     pub to: Option<Format>,
-    /// Whether the tensor's rows are shorter than a block of the mix's format, so the tensor
-    /// gets another format.
+    /// Whether the rows do not consist of whole blocks of the requested format, so the tensor gets
+    /// another format.
     pub shorter: bool,
 }
 
-/// Treatment of all tensors of a model.
+/// Plan for all tensors of a model.
 #[derive(Debug)]
 pub struct Plan<'m> {
     source: &'m Gguf,
     file_type: u32,
     importance: Option<&'m Importance>,
-    /// Tensors in the order of the source.
+    /// Plans for the tensors, in the order of the source.
     pub tensors: Vec<TensorPlan<'m>>,
 }
 
 impl TensorPlan<'_> {
-    /// Returns the type in the output.
+    /// Returns the type that the tensor has in the output.
     pub fn tensor_type(&self) -> TensorType {
         let new_type = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
         new_type.unwrap_or(self.tensor.tensor_type())
     }
 
-    /// Returns the number of bytes in the output.
+    /// Returns the number of bytes that the tensor has in the output.
     pub fn bytes(&self) -> u64 {
         self.tensor_type().tensor_bytes(self.tensor.dims()).unwrap_or(0)
     }
 
-    /// Returns the columns, the rows of a matrix, and the number of matrices.
+    /// Returns the number of columns, the number of rows in a matrix, and the number of matrices.
     fn shape(&self) -> [u64; 3] {
         let dims = self.tensor.dims();
         let at = |index: usize| dims.get(index).copied().unwrap_or(1);
@@ -159,20 +159,21 @@ impl Plan<'_> {
         self.tensors.iter().filter(|planned| planned.to.is_some()).count()
     }
 
-    /// Returns the number of tensors that need an importance matrix and have none.
+    /// Returns the number of tensors that need an importance matrix but have no entry in one.
     pub fn without_importance(&self) -> usize {
         let known = |name: &str| self.importance.is_some_and(|importance| importance.knows(name));
         let changed = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
         changed.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
     }
 
-    /// Returns the number of bytes of all tensors in the output.
+    /// Returns the number of bytes that all tensors have in the output.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(TensorPlan::bytes).sum()
     }
 }
 
-/// Returns the number under a key of the architecture, or the first number of a list by layer.
+/// Returns the number under a key of the architecture. If the value is a list by layer, returns its
+/// first number.
 fn number(model: &Gguf, key: &str) -> Option<u64> {
     let name: &str = model.metadata().read("general.architecture").ok()?;
     let value = model.metadata().get(&format!("{name}.{key}"))?;
@@ -189,7 +190,7 @@ fn number(model: &Gguf, key: &str) -> Option<u64> {
 /// See [`QuantiseError`].
 pub fn plan<'m>(model: &'m Gguf, options: &QuantiseOptions<'m>) -> Result<Plan<'m>, QuantiseError> {
     let tied = model.tensor("output.weight").is_none();
-    // Every layer has tensors, which bounds a malformed number of layers.
+    // Every layer has tensors, so their number limits a malformed number of layers.
     let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
     // For a list by layer, this is the value of the first layer.
     let heads = number(model, "attention.head_count").unwrap_or(1);
@@ -204,8 +205,8 @@ pub fn plan<'m>(model: &'m Gguf, options: &QuantiseOptions<'m>) -> Result<Plan<'
         let (name, dims) = (tensor.name(), tensor.dims());
         (name, is_quantised(name, dims) && override_of(name).is_none())
     }));
-    // Readers derive a graph's substitute tensors again, so only the file's own tensors are
-    // written.
+    // Readers derive the substitute tensors of a graph again. Only the file's own tensors are
+    // therefore written.
     for tensor in model.own_tensors() {
         let mut planned = TensorPlan { tensor, to: None, shorter: false };
         let [columns, _, matrices] = planned.shape();
@@ -251,22 +252,22 @@ pub fn plan<'m>(model: &'m Gguf, options: &QuantiseOptions<'m>) -> Result<Plan<'
     Ok(Plan { source: model, file_type: options.mix.file_type, importance: options.importance, tensors })
 }
 
-/// Progress of writing.
+/// Progress of writing the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'p> {
-    /// The current tensor.
+    /// Name of the current tensor.
     pub tensor: &'p str,
-    /// Bytes of tensors written.
+    /// Number of bytes of tensors that were written.
     pub done: u64,
-    /// Bytes of all tensors.
+    /// Number of bytes of all tensors.
     pub total: u64,
 }
 
 impl Plan<'_> {
-    /// Writes the file. Calls `report` before each tensor, and after each part of its rows.
+    /// Writes the output. Calls `report` before each tensor, and after each part of a tensor.
     ///
     /// # Errors
-    /// When the output cannot be written.
+    /// If the output cannot be written.
     pub fn write(
         &self,
         output: Output,
@@ -284,7 +285,7 @@ impl Plan<'_> {
             keys.push(("quantize.imatrix.entries_count", (importance.len() as u32).into()));
         }
         for (key, value) in metadata.iter() {
-            // The output is one file, aligned as the writer does.
+            // The output is a single file, and the writer determines its alignment.
             if key.starts_with("split.") || key == "general.alignment" {
                 continue;
             }
@@ -315,7 +316,7 @@ impl Plan<'_> {
                     }
                 })
             })?;
-            // The files are checked before the output is renamed to its path.
+            // The source files are checked before the output is renamed to its path.
             let unchanged = files.check().map_err(QuantiseError::from);
             unchanged.and_then(|()| Ok(self.source.check_readable()?)).map_err(|error| {
                 let failed = io::Error::other(error.to_string());
@@ -329,7 +330,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Copies a tensor's bytes to `out`, part by part.
+    /// Passes a tensor's bytes to `out` unchanged, part by part.
     fn copy(&self, tensor: &Tensor, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let max_rows = (NUMBERS as u64).next_multiple_of(tensor.tensor_type().block_bytes.into());
         let mut at = 0;
@@ -341,7 +342,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Returns the parts of all tensors that change, in order.
+    /// Returns the parts of each tensor that changes, in the order of the plan.
     fn parts(&self) -> io::Result<Vec<TensorParts<'_>>> {
         let invalid = |error: GgufError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut all = Vec::new();
@@ -376,11 +377,12 @@ impl Plan<'_> {
     }
 }
 
-/// Files of a model while they are read. A write to them would mix old and new bytes in the output.
+/// Files of a model that are watched while they are read. A write to them would mix old and new
+/// bytes in the output.
 struct WatchedFiles(Vec<(PathBuf, File, Identity)>);
 
 impl WatchedFiles {
-    /// Reopens the files of a model.
+    /// Reopens the files of a model, to watch them.
     fn open(source: &Gguf) -> Result<WatchedFiles, QuantiseError> {
         let mut files = Vec::new();
         for shard in source.files().iter().filter(|file| file.is_mapped()) {
@@ -388,7 +390,7 @@ impl WatchedFiles {
             let file = open_regular(&path).map_err(|error| ChangedFile::unreadable(&path, &error))?;
             let metadata = file.metadata().map_err(|error| ChangedFile::unreadable(&path, &error))?;
             let identity = Identity::from_metadata(&metadata);
-            // The file must be the mapped one, not a replacement.
+            // The file must be the one that was mapped, and not a replacement.
             let modified = mapped.modified.map(|(seconds, nanoseconds)| [seconds as i64, nanoseconds.into()]);
             if identity.bytes() != mapped.bytes
                 || modified.is_some_and(|modified| modified != identity.modification_time())
@@ -400,7 +402,7 @@ impl WatchedFiles {
         Ok(WatchedFiles(files))
     }
 
-    /// Checks that no file was written to since it was opened.
+    /// Checks that no file was changed since it was opened.
     fn check(&self) -> Result<(), ChangedFile> {
         self.0.iter().try_for_each(|(path, file, identity)| {
             let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
@@ -409,22 +411,22 @@ impl WatchedFiles {
     }
 }
 
-/// A tensor that is encoded, in parts of whole rows.
+/// Tensor to encode, divided into parts of whole rows.
 struct TensorParts<'p> {
-    /// Index in the plan's tensors.
+    /// Index of the tensor in the plan.
     index: usize,
     tensor: &'p Tensor,
     from: Format,
     to: Format,
     columns: usize,
-    /// Rows of a matrix.
+    /// Number of rows in a matrix.
     rows: usize,
-    /// Bytes of a row, in source and output.
+    /// Number of bytes in a row, in the source and in the output.
     from_bytes: usize,
     to_bytes: usize,
-    /// Max rows of a part.
+    /// Max number of rows in a part.
     max_rows: usize,
-    /// Importance of each column: one row for all matrices, or one for each.
+    /// Importance of each column. It has one row for all matrices, or one row for each matrix.
     importance: Option<&'p [f32]>,
 }
 
@@ -434,7 +436,7 @@ impl TensorParts<'_> {
         self.tensor.bytes().div_ceil((self.max_rows * self.from_bytes) as u64) as usize
     }
 
-    /// Encodes a part; `numbers` is scratch space for one row.
+    /// Encodes a part. `numbers` is scratch space for one row.
     fn make(&self, source: &Gguf, part: usize, numbers: &mut Vec<f32>, encoded: &mut Vec<u8>) {
         let first = part * self.max_rows;
         let at = (first * self.from_bytes) as u64;
@@ -454,8 +456,8 @@ impl TensorParts<'_> {
     }
 }
 
-/// Part for a thread to encode: its position, a buffer for its bytes, and the receiver of the
-/// bytes.
+/// Job of encoding a part: the part's position, a buffer for its bytes, and a sender for the
+/// result.
 struct EncodeJob {
     tensor: usize,
     part: usize,
@@ -463,18 +465,18 @@ struct EncodeJob {
     done: SyncSender<Vec<u8>>,
 }
 
-/// Threads that encode parts of all tensors ahead of the writer. The writer takes the parts in
-/// order.
+/// Threads that encode parts of all tensors before the writer needs them. The writer takes the
+/// parts in their order.
 struct EncoderThreads<'p> {
     tensors: Arc<Vec<TensorParts<'p>>>,
-    /// Next part to encode: tensor and part.
+    /// Position of the next part to encode: indices of its tensor and of the part.
     next: (usize, usize),
-    /// Parts in progress or done, in order.
+    /// Receivers of the parts that are queued, in progress or done, in their order.
     in_progress: VecDeque<Receiver<Vec<u8>>>,
     max_in_progress: usize,
-    /// Buffers of written parts, for reuse.
+    /// Buffers of parts that were written, for reuse.
     spare_buffers: Vec<Vec<u8>>,
-    /// Sender to the threads; they end when it is dropped.
+    /// Sender of jobs to the threads. The threads end when it is dropped.
     jobs: Sender<EncodeJob>,
 }
 
@@ -490,12 +492,12 @@ impl<'p> EncoderThreads<'p> {
             let work = move || {
                 let mut numbers = Vec::new();
                 loop {
-                    // A thread panics only while it encodes a part, not while it holds the queue's
-                    // lock.
+                    // A thread panics only while it encodes a part, and it then does not hold the
+                    // lock of the queue.
                     let next = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(EncodeJob { tensor, part, mut encoded, done }) = next else { break };
                     tensors[tensor].make(source, part, &mut numbers, &mut encoded);
-                    // The receiver was dropped if the output failed.
+                    // If the output failed, the receiver was already dropped.
                     let _ = done.send(encoded);
                 }
             };
@@ -512,7 +514,7 @@ impl<'p> EncoderThreads<'p> {
         })
     }
 
-    /// Queues parts for encoding, as far ahead as allowed.
+    /// Queues parts for encoding, as many as `PARTS_AHEAD` allows.
     fn fill(&mut self) {
         while self.in_progress.len() < self.max_in_progress {
             let (tensor, part) = self.next;
@@ -524,13 +526,14 @@ impl<'p> EncoderThreads<'p> {
             self.next = (tensor, part + 1);
             let (done, receiver) = mpsc::sync_channel(1);
             let work = EncodeJob { tensor, part, encoded: self.spare_buffers.pop().unwrap_or_default(), done };
-            // If all threads ended, the receiver below reports the missing part.
+            // If all threads have ended, the receiver below reports the missing part.
             let _ = self.jobs.send(work);
             self.in_progress.push_back(receiver);
         }
     }
 
-    /// Passes the bytes of a tensor to `out`, part by part. Tensors must be requested in order.
+    /// Passes the bytes of a tensor to `out`, part by part. Callers must request the tensors in
+    /// order.
     fn tensor(&mut self, index: usize, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let count = self.tensors.iter().find(|parts| parts.index == index).map_or(0, TensorParts::count);
         for _ in 0..count {
