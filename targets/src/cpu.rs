@@ -1,7 +1,9 @@
-//! CPU features that this machine allows. There are three sources: CPUID (read by `raw-cpuid`), the
-//! register state that the system saves (XCR0), and on Linux the permission to use tiles.
+//! CPU features that this machine allows. They depend on three sources: CPUID (read by
+//! `raw-cpuid`), the register state that the system saves (XCR0), and Linux's permission to use
+//! tiles.
 //!
-//! A feature is available only if all three allow it. [`Missing`] names the source that does not.
+//! A feature is available only if all three sources allow it. [`Missing`] names the source that
+//! does not.
 
 use std::fmt;
 
@@ -9,19 +11,19 @@ use serde::Serialize;
 
 use crate::feature::{Feature, Features};
 
-/// Reason why a feature cannot be used here.
+/// Reason why a feature cannot be used on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The CPU does not have the feature (CPUID).
+    /// The CPU does not have this feature, according to CPUID.
     Cpu(Feature),
-    /// The CPU has the feature, but the system does not save its registers (XCR0).
+    /// The CPU has the feature, but XCR0 shows that the system does not save its registers.
     State {
-        /// The feature.
+        /// Feature that cannot be used.
         feature: Feature,
         /// Bits of XCR0 that the feature needs and that are not set.
         bits: u64,
     },
-    /// CPU and system support tiles, but this process may not use them.
+    /// The CPU and the system support tiles, but this process may not use them.
     Permission {
         /// Error number of `arch_prctl(ARCH_REQ_XCOMP_PERM)`.
         errno: i32,
@@ -44,8 +46,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Lists missing features in one line. Features that CPUID lacks are listed together. If an
-/// extension's base feature is missing, only the extension's name appears.
+/// Lists missing features in one line. Features that CPUID lacks are grouped. If an extension's
+/// base feature is missing, only the name of the extension appears.
 ///
 /// ```
 /// use ixc_targets::cpu::{Missing, list};
@@ -72,8 +74,8 @@ pub fn list(missing: &[Missing]) -> String {
     cpu.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the features of `features` that are missing, in their order. Requests permission for
-/// tiles only if no other feature is missing.
+/// Returns those of `features` that are missing, in their order. Requests permission for tiles only
+/// if no other feature is missing.
 pub fn missing(features: Features) -> Vec<Missing> {
     let mut missing: Vec<Missing> = features.iter().filter_map(machine::missing).collect();
     if missing.is_empty() && features.has(Feature::AmxTile) {
@@ -93,19 +95,19 @@ pub fn name() -> Option<String> {
     machine::name()
 }
 
-/// Cache sizes of the CPU that runs this thread, in bytes. `None` if the CPU does not report the
-/// size, or has no such cache. CPUs of one machine may differ.
+/// Cache sizes, in bytes, of the CPU that runs this thread. A size is `None` if the CPU does not
+/// report it, or has no such cache. The CPUs of one machine may differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Caches {
-    /// First-level data cache of a core.
+    /// Size of a core's first-level data cache.
     pub l1d: Option<u64>,
-    /// Second-level cache of a core, or of a few cores that share it.
+    /// Size of the second-level cache of a core, or of a few cores that share it.
     pub l2: Option<u64>,
-    /// Third-level cache: all of it, for all CPUs that share it.
+    /// Size of the whole third-level cache, for all CPUs that share it.
     pub l3: Option<u64>,
 }
 
-/// Returns the caches that CPUID reports.
+/// Returns the sizes of the caches that CPUID reports.
 pub fn caches() -> Caches {
     machine::caches()
 }
@@ -121,17 +123,17 @@ mod machine {
     use super::{Caches, Missing};
     use crate::feature::{Feature, Features};
 
-    /// XCR0: SSE and AVX registers.
+    /// Bits of XCR0 for the SSE and AVX registers.
     const AVX_STATE: u64 = 0b110;
-    /// XCR0: mask registers and all of the vector registers.
+    /// Bits of XCR0 for the mask registers and all of the vector registers.
     const AVX512_STATE: u64 = 0b1110_0110;
-    /// XCR0: tile configuration and tiles.
+    /// Bits of XCR0 for the tile configuration and the tiles.
     const TILE_STATE: u64 = 0b11 << 17;
 
-    /// CPUID's answers at the first query.
+    /// State of this CPU, as it was at the first query.
     struct Cpu {
         features: Features,
-        /// XCR0, or 0 if the system has not enabled it.
+        /// Value of XCR0, or 0 if the system does not allow reading it.
         state: u64,
     }
 
@@ -144,7 +146,7 @@ mod machine {
         })
     }
 
-    /// Whether CPUID has a feature.
+    /// Returns whether CPUID reports a feature.
     fn in_cpuid(cpu: &CpuId<CpuIdReaderNative>, feature: Feature) -> bool {
         let basic = |has: fn(&FeatureInfo) -> bool| cpu.get_feature_info().is_some_and(|info| has(&info));
         let extended = |has: fn(&Extended) -> bool| cpu.get_extended_feature_info().is_some_and(|info| has(&info));
@@ -165,8 +167,8 @@ mod machine {
             Feature::AmxTile => extended(Extended::has_amx_tile),
             Feature::AmxInt8 => extended(Extended::has_amx_int8),
             Feature::AmxBf16 => extended(Extended::has_amx_bf16),
-            // CPUID.(7, 1):EAX[21], for which `raw-cpuid` 11 has no method; (7, 0):EAX is the last
-            // subleaf.
+            // This is CPUID.(7, 1):EAX[21], for which `raw-cpuid` 11 has no method. (7, 0):EAX is
+            // the number of the last subleaf.
             Feature::AmxFp16 => extended(|_| cpuid_count(7, 0).eax >= 1 && cpuid_count(7, 1).eax >> 21 & 1 == 1),
         }
     }
@@ -188,7 +190,7 @@ mod machine {
     }
 
     fn xcr0(cpu: &CpuId<CpuIdReaderNative>) -> u64 {
-        // OSXSAVE allows `xgetbv`.
+        // The OSXSAVE flag shows that `xgetbv` is allowed.
         if !cpu.get_feature_info().is_some_and(|basic| basic.has_oxsave()) {
             return 0;
         }
@@ -210,7 +212,7 @@ mod machine {
         CpuId::new().get_processor_brand_string().map(|brand| brand.as_str().trim().to_owned())
     }
 
-    /// Reads leaf 4, or on AMD 0x8000001D.
+    /// Reads the caches from CPUID's leaf 4, or from 0x8000001D on AMD.
     pub fn caches() -> Caches {
         let mut caches = Caches::default();
         for cache in CpuId::new().get_cache_parameters().into_iter().flatten() {
@@ -221,14 +223,14 @@ mod machine {
                 (1, CacheType::Data | CacheType::Unified) => caches.l1d = Some(bytes),
                 (2, CacheType::Data | CacheType::Unified) => caches.l2 = Some(bytes),
                 (3, CacheType::Data | CacheType::Unified) => caches.l3 = Some(bytes),
-                // Instruction caches, and levels that no tiling depends on.
+                // No tiling depends on instruction caches or on other levels.
                 _ => {}
             }
         }
         caches
     }
 
-    /// Requests permission to use tiles from Linux, once per process; the permission is valid for
+    /// Requests permission to use tiles from Linux, once per process. The permission is valid for
     /// all threads.
     #[cfg(target_os = "linux")]
     pub fn tile_permission() -> Result<(), i32> {
@@ -236,14 +238,14 @@ mod machine {
         const XFEATURE_XTILEDATA: libc::c_long = 18;
         static PERMISSION: OnceLock<Result<(), i32>> = OnceLock::new();
         *PERMISSION.get_or_init(|| {
-            // SAFETY: requests a permission and touches no memory of this process.
+            // SAFETY: the call requests a permission and touches no memory of this process.
             let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) };
             let error = std::io::Error::last_os_error();
             if result == 0 { Ok(()) } else { Err(error.raw_os_error().unwrap_or(libc::ENOSYS)) }
         })
     }
 
-    /// Systems other than Linux need no permission.
+    /// Returns success, because systems other than Linux need no permission.
     #[cfg(not(target_os = "linux"))]
     pub fn tile_permission() -> Result<(), i32> {
         static PERMISSION: OnceLock<()> = OnceLock::new();
@@ -314,7 +316,7 @@ mod tests {
         assert_eq!(Missing::Cpu(feature).to_string(), "amx_tile (not in CPUID)");
         let state = Missing::State { feature, bits: 0x60000 }.to_string();
         assert_eq!(state, "amx_tile (the system does not save its registers: XCR0 lacks 0x60000)");
-        // The system's text for the number is not the same in all C libraries.
+        // The system's text for this number differs between C libraries.
         let permission = Missing::Permission { errno: 95 }.to_string();
         assert!(
             permission.starts_with("permission for tiles (arch_prctl(ARCH_REQ_XCOMP_PERM) failed: "),

@@ -1,7 +1,7 @@
-//! CPU features that generated code may need, one row each.
+//! CPU features that generated code may need, with one row for each.
 //!
-//! To add one: add a row here, its detection in [`crate::cpu`], and the decoder's name in
-//! `crate::instruction`. Until then, the code does not compile.
+//! To add a feature, add a row here, its detection in [`crate::cpu`], and the decoder's name in
+//! `crate::instruction`. The code does not compile until all three exist.
 
 macro_rules! features {
     ($($variant:ident $name:literal $doc:literal;)*) => {
@@ -10,15 +10,15 @@ macro_rules! features {
         pub enum Feature { $(#[doc = $doc] $variant),* }
 
         impl Feature {
-            /// All features, in the order in which CPUs got them.
+            /// Array of all features, in the order in which CPUs got them.
             pub const ALL: &[Feature] = &[$(Feature::$variant),*];
 
-            /// Returns the name in `/proc/cpuinfo`.
+            /// Returns the name of the feature in `/proc/cpuinfo`.
             pub const fn name(self) -> &'static str {
                 match self { $(Feature::$variant => $name),* }
             }
 
-            /// Returns the purpose of the feature.
+            /// Returns a description of what the feature provides.
             pub const fn gives(self) -> &'static str {
                 match self { $(Feature::$variant => $doc),* }
             }
@@ -47,7 +47,7 @@ features! {
 }
 
 impl Feature {
-    /// Returns the vendor's name of the extension that the feature belongs to, and the extension's
+    /// Returns the vendor's name of the extension to which the feature belongs, and the extension's
     /// base feature.
     pub fn extension(self) -> Option<(&'static str, Feature)> {
         [("avx512", "AVX-512", Feature::Avx512f), ("amx_", "AMX", Feature::AmxTile)]
@@ -56,7 +56,7 @@ impl Feature {
     }
 }
 
-/// A set of features.
+/// Set of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features(u32);
 
@@ -66,7 +66,7 @@ impl Features {
         Features(0).with(list)
     }
 
-    /// Returns the set with additional features.
+    /// Returns this set with additional features.
     pub const fn with(self, list: &[Feature]) -> Features {
         let mut bits = self.0;
         let mut i = 0;
@@ -77,27 +77,27 @@ impl Features {
         Features(bits)
     }
 
-    /// Whether a feature is in the set.
+    /// Returns whether a feature is in the set.
     pub const fn has(self, feature: Feature) -> bool {
         self.0 >> feature as u32 & 1 == 1
     }
 
-    /// Whether this set contains another.
+    /// Returns whether this set contains all features of another set.
     pub const fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the number of features.
+    /// Returns the number of features in the set.
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns the features, in the order of [`Feature::ALL`].
+    /// Returns the features of the set, in the order of [`Feature::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.iter().copied().filter(move |f| self.has(*f))
     }

@@ -1,10 +1,10 @@
-//! CPU features of instructions: conversion between the decoder's names and [`Feature`]s.
+//! CPU features that instructions need, converted between the decoder's names and [`Feature`]s.
 
 use iced_x86::CpuidFeature;
 
 use crate::Feature;
 
-/// Returns the decoder's name.
+/// Returns the decoder's name for a feature.
 const fn decoder_name(feature: Feature) -> CpuidFeature {
     match feature {
         Feature::Avx => CpuidFeature::AVX,
@@ -27,7 +27,7 @@ const fn decoder_name(feature: Feature) -> CpuidFeature {
     }
 }
 
-/// Returns the feature with the decoder's name, or `None` if no target lists it.
+/// Returns the feature that has a decoder's name, or `None` if no target lists it.
 pub fn feature(cpuid: CpuidFeature) -> Option<Feature> {
     Feature::ALL.iter().copied().find(|known| decoder_name(*known) == cpuid)
 }

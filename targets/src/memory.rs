@@ -1,5 +1,5 @@
-//! Levels of memory and the cost of bringing data to a core: caches from a target's row, and costs
-//! by level.
+//! Levels of memory, and the cost of moving data from each level to a core. Caches come from a
+//! target's row.
 //!
 //! ```
 //! use ixc_targets::memory::{Level, tile_load};
@@ -12,18 +12,18 @@
 
 use serde::Serialize;
 
-/// Bytes of a cache line, on every x86-64.
+/// Bytes of a cache line, which are the same on every x86-64 CPU.
 pub const LINE: u64 = 64;
-/// Bytes of a page. In a cache that is indexed by physical addresses, lines of a page keep their
-/// order, but the system chooses the physical address of the page.
+/// Bytes of a page. Some caches are indexed by physical addresses. In these, the lines of a page
+/// keep their order, but the system chooses the physical address of the page.
 pub const PAGE: u64 = 4096;
-/// Lines of a whole tile: 16 rows of 64 bytes.
+/// Number of cache lines in a whole tile, which has 16 rows of 64 bytes.
 pub const TILE_LINES: u64 = 16;
-/// Associativity of a third-level cache. Real ones have 11 to 16 ways. The sets are hashed, so
-/// little depends on it.
+/// Associativity that is assumed for a third-level cache. Real caches have 11 to 16 ways. Their
+/// sets are hashed, so little depends on the number.
 const L3_WAYS: u32 = 16;
 
-/// Level of memory that has the data.
+/// Level of memory in which data is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -33,15 +33,15 @@ pub enum Level {
     L2,
     /// A core's share of the third-level cache.
     L3,
-    /// Memory.
+    /// Main memory.
     Memory,
 }
 
 impl Level {
-    /// All levels, the nearest first.
+    /// Array of all levels. The level nearest to a core is first.
     pub const ALL: [Level; 4] = [Level::L1, Level::L2, Level::L3, Level::Memory];
 
-    /// Returns the name in reports.
+    /// Returns the name of the level in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Level::L1 => "L1",
@@ -51,24 +51,24 @@ impl Level {
         }
     }
 
-    /// Returns the level with this name, in upper or lower case.
+    /// Returns the level with a name, in upper or lower case.
     pub fn from_name(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
     }
 }
 
-/// Lines that a third-level cache contains.
+/// Content of a third-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThirdLevel {
     /// All lines of L1 and L2. An eviction from L3 also evicts the line from L1 and L2.
     Inclusive,
-    /// Lines that the second level evicted, except lines that were loaded again.
+    /// Lines that the second level has evicted, except lines that were loaded again.
     Victims,
 }
 
 impl ThirdLevel {
-    /// Returns the description in the documentation.
+    /// Returns the description for the documentation.
     pub const fn description(self) -> &'static str {
         match self {
             ThirdLevel::Inclusive => "inclusive: also holds the lines of L2",
@@ -77,23 +77,23 @@ impl ThirdLevel {
     }
 }
 
-/// The shape of a cache.
+/// Shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheShape {
-    /// Size in bytes.
+    /// Size of the cache in bytes.
     pub bytes: u64,
-    /// Associativity: lines of a set.
+    /// Associativity: the number of lines in a set.
     pub ways: u32,
 }
 
 impl CacheShape {
-    /// Returns the number of sets.
+    /// Returns the number of sets in the cache.
     pub const fn sets(self) -> u64 {
         self.bytes / LINE / self.ways as u64
     }
 }
 
-/// The caches available to a core, with their shapes.
+/// Caches that are available to a core, with their shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// First-level data cache, indexed by the bits of an address within its page.
@@ -107,10 +107,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns caches of `l1`, `l2` and `l3` bytes. `l3` is a core's share of the third level.
+    /// Returns caches with sizes of `l1`, `l2` and `l3` bytes. `l3` is a core's share of the third
+    /// level.
     pub const fn new(l1: u64, l2: u64, l3: u64, l2_ways: u32, third: ThirdLevel) -> Memory {
         Memory {
-            // The first level is indexed by bits within a page, so a way has the size of a page.
+            // Bits within a page index the first level, so each of its ways has the size of a page.
             l1: CacheShape { bytes: l1, ways: (l1 / PAGE) as u32 },
             l2: CacheShape { bytes: l2, ways: l2_ways },
             l3: CacheShape { bytes: l3, ways: L3_WAYS },
@@ -119,18 +120,18 @@ impl Memory {
     }
 }
 
-/// Origin of a number.
+/// Origin of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Measured on one CPU, an Emerald Rapids, and assumed for all.
+    /// Measured on one CPU, an Emerald Rapids, and assumed to hold for all CPUs.
     Measured,
-    /// Common values, not measured.
+    /// Assumed from common values, without a measurement.
     Assumed,
 }
 
 impl Origin {
-    /// Returns the mark in the documentation.
+    /// Returns the mark that shows the origin in the documentation.
     pub const fn mark(self) -> &'static str {
         match self {
             Origin::Measured => "measured",
@@ -139,12 +140,12 @@ impl Origin {
     }
 }
 
-/// Cycles of an operation in a sequence of such operations, and the origin of the number.
+/// Cycles for each operation in a sequence of equal operations, and the origin of the number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cycles {
-    /// Number of cycles.
+    /// Number of cycles per operation.
     pub cycles: f64,
-    /// Origin of the number.
+    /// Origin of the number of cycles.
     pub origin: Origin,
 }
 
@@ -156,7 +157,7 @@ const fn assumed_cycles(cycles: f64) -> Cycles {
     Cycles { cycles, origin: Origin::Assumed }
 }
 
-/// Costs of a load, by the level that has the data.
+/// Costs of a load, one for each level after the first.
 struct LoadCycles {
     l2: Cycles,
     l3: Cycles,
@@ -164,8 +165,8 @@ struct LoadCycles {
 }
 
 impl LoadCycles {
-    /// Returns the cost of a load from a level. From the first level, only the load ports limit it,
-    /// and the result is `None`.
+    /// Returns the cost of a load from a level. Returns `None` for the first level, where only the
+    /// load ports limit the load.
     const fn at(&self, level: Level) -> Option<Cycles> {
         match level {
             Level::L1 => None,
@@ -176,24 +177,24 @@ impl LoadCycles {
     }
 }
 
-/// TILELOADD of 16 lines. From L2, 17 to 40 cycles were measured over 512
-/// KiB to 1.5 MiB, about 25 in the middle. From L3, 107 to 127 were measured. From memory, a core's
-/// share is 3 bytes a cycle if all cores read.
+/// Costs of a TILELOADD of 16 lines. From L2, 17 to 40 cycles were measured over 512 KiB to 1.5
+/// MiB, with about 25 in the middle. From L3, 107 to 127 cycles were measured. From memory, a
+/// core's share is 3 bytes per cycle if all cores read.
 const TILE_LOAD: LoadCycles =
     LoadCycles { l2: measured_cycles(25.0), l3: measured_cycles(114.0), memory: assumed_cycles(341.0) };
-/// A line that vector or integer instructions read: 32 bytes a cycle from L2, 16 from L3, 3 from
-/// memory.
+/// Costs of a line that vector or integer instructions read. The assumed rates are 32 bytes per
+/// cycle from L2, 16 from L3, and 3 from memory.
 const LINE_LOAD: LoadCycles =
     LoadCycles { l2: assumed_cycles(2.0), l3: assumed_cycles(4.0), memory: assumed_cycles(21.0) };
 
-/// Returns the cost of a TILELOADD of 16 rows of 64 bytes. From the first level, only the load
-/// ports limit it, and the result is `None`.
+/// Returns the cost of a TILELOADD of 16 rows of 64 bytes. Returns `None` for the first level,
+/// where only the load ports limit it.
 pub const fn tile_load(level: Level) -> Option<Cycles> {
     TILE_LOAD.at(level)
 }
 
-/// Returns the cost of a line that vector or integer instructions read. From the first level, only
-/// the load ports limit it, and the result is `None`.
+/// Returns the cost of a line that vector or integer instructions read. Returns `None` for the
+/// first level, where only the load ports limit it.
 pub const fn line_load(level: Level) -> Option<Cycles> {
     LINE_LOAD.at(level)
 }

@@ -1,12 +1,12 @@
-//! The target table, with one row per target. `--target`, `ixc doctor` and the lowerings use it.
+//! Target table, with one row for each target. `--target`, `ixc doctor` and the lowerings use it.
 //!
-//! A target is a CPU from the compiler's point of view: instruction set, features, register files,
-//! caches, tile shape. Rows with the name of an instruction set (`avx2`, `avx512`) have the minimum
+//! A target describes a CPU for the compiler: its instruction set, features, register files, caches
+//! and tile shape. Rows with the name of an instruction set (`avx2`, `avx512`) have the min
 //! features that code of that kind needs. `amx` means the first CPU with AMX. All other rows are
 //! CPUs. A kernel may use the features in its target's row, independent of the machine. Before code
 //! runs, [`Target::missing`] compares the row with the machine.
 //!
-//! To add a CPU: add a row.
+//! To add a CPU, add a row.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,26 +14,26 @@ use crate::cpu::{self, Missing};
 use crate::feature::{Feature, Features};
 use crate::memory::{Memory, ThirdLevel};
 
-/// Code generator for kernels.
+/// Code generator that lowers kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
-    /// Cranelift, for this machine.
+    /// Cranelift, which generates code for this machine.
     Cranelift,
-    /// This project's code generator for x86-64.
+    /// Code generator of this project for x86-64.
     X64,
 }
 
-/// An instruction set: registers that kernels are written for, and the generator of their code. The
-/// features of a target determine which ops are a single instruction.
+/// Instruction set: the registers for which kernels are written, and the generator of their code.
+/// The features of a target determine which ops are a single instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa {
-    /// Generator of the code.
+    /// Code generator for the instruction set.
     pub lowering: Lowering,
-    /// Bytes of the vectors that generators should use.
+    /// Number of bytes in the vectors that generators should use.
     pub vector_bytes: u32,
     /// Number of vector registers.
     pub vector_registers: u8,
-    /// Number of tile registers, each of 16 rows of 64 bytes; 0 without tiles.
+    /// Number of tile registers. Each has 16 rows of 64 bytes. The number is 0 without tiles.
     pub tile_registers: u8,
 }
 
@@ -41,35 +41,36 @@ const fn isa(lowering: Lowering, vector_bytes: u32, vector_registers: u8, tile_r
     Isa { lowering, vector_bytes, vector_registers, tile_registers }
 }
 
-// The table of instruction sets. Kernels for cranelift are those of AVX2, and give the same bits.
+// These are the instruction sets of the table. Kernels for Cranelift are the same as those for
+// AVX2, and their results have the same bits.
 const PORTABLE: Isa = isa(Lowering::Cranelift, 32, 16, 0);
 const VEX: Isa = isa(Lowering::X64, 32, 16, 0);
 const EVEX: Isa = isa(Lowering::X64, 64, 32, 0);
 const AMX: Isa = isa(Lowering::X64, 64, 32, 8);
 
-/// One row of the target table.
+/// Row of the target table.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetRow {
-    /// Name on the command line and in plans.
+    /// Name of the target on the command line and in plans.
     pub name: &'static str,
-    /// Instruction set of the target's kernels.
+    /// Instruction set for which the target's kernels are written.
     pub isa: Isa,
-    /// CPU features that the code may use, and that it therefore requires.
+    /// CPU features that the code may use. The machine must have them.
     pub features: Features,
-    /// Caches of a core.
+    /// Caches that are available to a core.
     pub caches: CacheRow,
-    /// CPUs for which the target is meant.
+    /// Description of the CPUs for which the target is meant.
     pub about: &'static str,
 }
 
-/// Caches of a core, as the target table lists them.
+/// Caches available to a core, as the target table lists them.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheRow {
-    /// First-level data cache, in KiB.
+    /// Size of the first-level data cache, in KiB.
     pub l1d_kib: u32,
-    /// Second-level cache, in KiB.
+    /// Size of the second-level cache, in KiB.
     pub l2_kib: u32,
-    /// A core's share of the third-level cache, in KiB.
+    /// Size of a core's share of the third-level cache, in KiB.
     pub l3_kib: u32,
     /// Associativity of the second-level cache.
     pub l2_ways: u32,
@@ -77,22 +78,23 @@ pub struct CacheRow {
     pub third: ThirdLevel,
 }
 
-/// Bytes of cache that are available to a core, for choices that depend on them. They come from a
-/// target's row ([`TargetRow::caches`]), so that a target gives the same choices on every machine.
-/// `native` means this machine's caches ([`CoreCaches::here`]).
+/// Cache sizes that are available to a core, in bytes. Choices that depend on them use a target's
+/// row ([`TargetRow::caches`]), so that a target gives the same choices on every machine. For
+/// `native`, they are those of this machine ([`CoreCaches::here`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoreCaches {
-    /// First-level data cache.
+    /// Size of the first-level data cache.
     pub l1d: u64,
-    /// Second-level cache.
+    /// Size of the second-level cache.
     pub l2: u64,
-    /// A core's share of the third-level cache; 0 without one.
+    /// Size of a core's share of the third-level cache. It is 0 without such a cache.
     pub l3: u64,
 }
 
 impl CoreCaches {
-    /// Returns the caches that CPUID reports here. The third level is divided by the number of CPUs
-    /// that this process may use. Missing sizes come from `row`.
+    /// Returns the caches that CPUID reports on this machine. The size of the third level is
+    /// divided by the number of CPUs that this process may use. Sizes that CPUID lacks come from
+    /// `row`.
     pub fn here(row: &TargetRow) -> CoreCaches {
         let (found, row) = (cpu::caches(), row.caches());
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -105,7 +107,7 @@ impl CoreCaches {
 }
 
 impl TargetRow {
-    /// Returns the caches in bytes.
+    /// Returns the sizes of the caches in bytes.
     pub fn caches(&self) -> CoreCaches {
         let CacheRow { l1d_kib, l2_kib, l3_kib, .. } = self.caches;
         let [l1d, l2, l3] = [l1d_kib, l2_kib, l3_kib].map(|kib| u64::from(kib) * 1024);
@@ -137,8 +139,8 @@ const fn row(name: &'static str, isa: Isa, features: Features, caches: CacheRow,
     TargetRow { name, isa, features, caches, about }
 }
 
-/// The target table. Of the targets that the machine supports, [`Target::native`] takes the one
-/// with the most features. Among equal ones, it takes the last.
+/// Target table. [`Target::native`] takes the supported target with the most features. If several
+/// have equally many, it takes the last of them.
 pub static TARGETS: &[TargetRow] = &[
     row(
         "portable",
@@ -167,22 +169,22 @@ pub static TARGETS: &[TargetRow] = &[
     row("granite-rapids", AMX, GRANITE_RAPIDS, caches(48, 2048, 4096, 16, Victims), "Intel servers, 2024"),
 ];
 
-/// A target that kernels are compiled for: a row of [`TARGETS`]. Its serialised form is its name.
+/// Target for which kernels are compiled: a row of [`TARGETS`]. Its serialised form is its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Target(u8);
 
 impl Target {
-    /// The row `portable`.
+    /// Target in the row `portable`.
     pub const PORTABLE: Target = Target(0);
-    /// The row `avx2`.
+    /// Target in the row `avx2`.
     pub const AVX2: Target = Target(1);
-    /// The row `avx512`.
+    /// Target in the row `avx512`.
     pub const AVX512: Target = Target(2);
-    /// The row `amx`.
+    /// Target in the row `amx`.
     pub const AMX: Target = Target(3);
 
-    /// Returns every target, in the order of the table.
+    /// Returns all targets, in the order of the table.
     pub fn all() -> impl DoubleEndedIterator<Item = Target> {
         (0..TARGETS.len() as u8).map(Target)
     }
@@ -192,55 +194,56 @@ impl Target {
         &TARGETS[usize::from(self.0)]
     }
 
-    /// Returns the name on the command line and in plans.
+    /// Returns the name of the target on the command line and in plans.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Returns the instruction set that kernels are written for.
+    /// Returns the instruction set for which the target's kernels are written.
     pub fn isa(self) -> Isa {
         self.row().isa
     }
 
-    /// Returns the features that the code may use.
+    /// Returns the CPU features that the target's code may use.
     pub fn features(self) -> Features {
         self.row().features
     }
 
-    /// Whether the code may use a feature.
+    /// Returns whether the target's code may use a feature.
     pub fn has(self, feature: Feature) -> bool {
         self.row().features.has(feature)
     }
 
-    /// Whether one instruction adds four products of bytes to each lane of its vectors
+    /// Returns whether one instruction adds four products of bytes to each lane of its vectors
     /// (`dot4_u8s8`).
     pub fn has_dot4(self) -> bool {
         self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.isa().vector_bytes <= 32
     }
 
-    /// Whether one instruction adds two products of bf16 to each lane of its vectors (`dot2_bf16`).
+    /// Returns whether one instruction adds two products of bf16 to each lane of its vectors
+    /// (`dot2_bf16`).
     pub fn has_dot2_bf16(self) -> bool {
         self.has(Feature::Avx512bf16)
     }
 
-    /// Whether one instruction selects bytes from two whole vectors (`lookup_byte`), and one
-    /// selects bits at any offset of eight bytes (`multishift`).
+    /// Returns whether one instruction selects bytes from two whole vectors (`lookup_byte`), and
+    /// another selects bits at any offset in eight bytes (`multishift`).
     pub fn permutes_bytes(self) -> bool {
         self.has(Feature::Avx512vbmi)
     }
 
-    /// Returns the target with this name.
+    /// Returns the target with this name, if the table has one.
     pub fn from_name(name: &str) -> Option<Target> {
         Target::all().find(|target| target.name() == name)
     }
 
-    /// Returns the reasons why this machine cannot run the target's code; empty if the code can run
-    /// here. If only tiles are missing, requests them from the system.
+    /// Returns the reasons why this machine cannot run the target's code. The list is empty if it
+    /// can. If only tiles are missing, requests them from the system.
     pub fn missing(self) -> Vec<Missing> {
         cpu::missing(self.features())
     }
 
-    /// Returns the best target that runs on this machine.
+    /// Returns the best target whose code this machine can run.
     pub fn native() -> Target {
         Target::all()
             .filter(|target| target.missing().is_empty())
