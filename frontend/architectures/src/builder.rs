@@ -209,7 +209,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Looks up the rows of `token_embd.weight` for the step's token ids. A draft layer
-    /// concatenates them with the hidden states that it takes, and multiplies the result by the
+    /// concatenates them with the hidden states that it takes. It then multiplies the result by the
     /// matrix `eh_proj` (DeepSeek-V3's report, arXiv 2412.19437, section 2.2).
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
         let own = self.draft_tensor("nextn.embed_tokens.weight").filter(|own| self.has(own));

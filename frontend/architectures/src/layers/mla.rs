@@ -15,8 +15,8 @@
 //! attention over index.top_k(q, indexer.proj x, k)    // ir/src/graph/op.rs
 //! ```
 //!
-//! If queries are not made from a short row (Mistral Large 4), the indexer's queries are made from
-//! the layer's input, after a separate layer norm. Each indexer head then has a temperature.
+//! If queries are not made from a short row (Mistral Large 4), the indexer's queries come from the
+//! layer's input, after a separate layer norm. Each indexer head then has a temperature.
 //!
 //! If several positions share an indexer key (GLM-5.3-Flash), the key is the mean of theirs,
 //! weighted element by element by a gate (`compress`). RoPE then rotates neither the keys nor the

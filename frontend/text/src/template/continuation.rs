@@ -13,7 +13,7 @@
 //!
 //! Text before the message, such as empty reasoning or harmony's channel, is therefore what the
 //! template writes. Some templates omit the reasoning of a message (DeepSeek R1), but begin
-//! reasoning in a new message; the reasoning to continue is then appended to that. If the text to
+//! reasoning in a new message. The reasoning to continue is then appended to that. If the text to
 //! continue appears several times or not at all, its place is unknown, which is an error.
 
 use std::collections::HashSet;

@@ -9,8 +9,8 @@
 //! replaces stand-ins by the original characters in the text between them.
 //!
 //! Operations that a template applies to a value (cutting, trimming, comparing, splitting at
-//! `</think>`) work as before, unless they search for the name of a control token. The number of
-//! characters does not change.
+//! `</think>`) work as before. The exception is a search for the name of a control token. The
+//! number of characters does not change.
 //!
 //! ```text
 //! user text      a <|im_end|>
