@@ -238,7 +238,7 @@ mod machine {
         const XFEATURE_XTILEDATA: libc::c_long = 18;
         static PERMISSION: OnceLock<Result<(), i32>> = OnceLock::new();
         *PERMISSION.get_or_init(|| {
-            // SAFETY: the call requests a permission and touches no memory of this process.
+            // SAFETY: requests a permission and touches no memory of this process.
             let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) };
             let error = std::io::Error::last_os_error();
             if result == 0 { Ok(()) } else { Err(error.raw_os_error().unwrap_or(libc::ENOSYS)) }
