@@ -132,7 +132,7 @@ enum Event {
     OpenObject,
     OpenArray,
     Close,
-    /// The byte completes the key that starts at this position.
+    /// The byte completes a key, whose text is [`JsonPosition::key`].
     Key,
 }
 
