@@ -13,6 +13,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use ixc::targets::{Feature, Target};
 use tempfile::TempDir;
 
 fn root() -> &'static Path {
@@ -69,7 +70,9 @@ fn every_example_is_tested_and_shows_its_command() {
 #[test]
 fn chat_answers_each_line() {
     let answers = run(example("chat"), "What is a trait?\nAnd a lifetime?\n");
-    insta::assert_snapshot!(answers);
+    // Tiles round products in another order, so the small model gives other answers.
+    let tiles = Target::native().features().has(Feature::AmxTile);
+    insta::assert_snapshot!(if tiles { "chat_answers_each_line_with_tiles" } else { "chat_answers_each_line" }, answers);
 }
 
 #[test]
