@@ -222,7 +222,7 @@ impl<'r> Course<'r> {
             let entrant = &self.entrants[index];
             let done = launcher.run(&command).and_then(|finished| {
                 let samples = entrant.rival.read(&self.job, &finished.stdout);
-                Ok((samples.context("its output cannot be read")?, finished))
+                Ok((samples.context("the output of the benchmark cannot be parsed")?, finished))
             });
             let (name, threads) = (format!("{} {}", entrant.rival.name(), entrant.name), self.job.threads);
             let said = match done {
@@ -248,7 +248,7 @@ impl<'r> Course<'r> {
                         sample.values.clone()
                     }
                     None => {
-                        missing = Some(format!("it did not measure {work}"));
+                        missing = Some(format!("the output of the benchmark has no result for {work}"));
                         continue;
                     }
                 },
@@ -285,7 +285,7 @@ impl<'r> Course<'r> {
             (0..self.entrants.len()).map(|index| works().all(|row| is_slow(row, index, percent))).collect();
         for (index, slow) in slow.into_iter().enumerate() {
             if slow && !self.out[index] {
-                self.give_up(index, "left out after the first round, slower than another variant");
+                self.give_up(index, "left out after the first round: another variant of the same engine was faster");
             }
         }
     }
@@ -307,7 +307,7 @@ fn bandwidth(launcher: &Launcher, threads: usize, size: f64) -> anyhow::Result<B
     let mut command: Vec<OsString> = vec![std::env::current_exe()?.into()];
     command.extend(["bandwidth", "-t", &threads, "--size", &size].map(OsString::from));
     let finished = launcher.run(&command)?;
-    serde_json::from_str(&finished.stdout).context("the bandwidth is not what was expected")
+    serde_json::from_str(&finished.stdout).context("the output of `ixc-bench bandwidth` cannot be parsed")
 }
 
 /// Returns the processor's name, and the number of processors that this process may use.

@@ -240,7 +240,8 @@ impl Layer {
 /// number of rows.
 fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
     let used: u32 = gguf.metadata().read("ixc-bench-layer.expert_used_count").map_err(ixc::Error::from)?;
-    let (module, rows) = graph(&gguf, used.into()).context("the file is no layer")?;
+    let (module, rows) =
+        graph(&gguf, used.into()).context("the file is not a layer of experts written by `ixc-bench layer`")?;
     let rope = architectures::Rope {
         base: 1e4,
         dims: 0,
@@ -281,7 +282,7 @@ fn graph(gguf: &Gguf, used: u64) -> anyhow::Result<(Module, u64)> {
     let step = graph.step_params();
     let weight = |graph: &mut GraphBuilder, name: &str| -> anyhow::Result<WeightId> {
         let tensor = gguf.require_tensor(name).map_err(ixc::Error::from)?;
-        let format = tensor.tensor_type().format().context("its format is not supported")?;
+        let format = tensor.tensor_type().format().context("the format of a tensor of the layer is not supported")?;
         // The first dimension of a GGUF tensor is the row length.
         let shape: Vec<u64> = tensor.dims().iter().rev().copied().collect();
         let place = Place { file: 0, offset: tensor.offset() };

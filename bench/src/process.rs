@@ -101,9 +101,9 @@ fn check(taken: ProgramResources, stderr: &str, limit: Option<Duration>) -> anyh
     let how = match (taken.status, limit) {
         (Some(status), _) => format!("exit status {status}"),
         (None, Some(limit)) if taken.seconds >= limit.as_secs_f64() => {
-            bail!("the program was ended after {:.0} s", limit.as_secs_f64())
+            bail!("the program exceeded its time limit of {:.0} s and was stopped", limit.as_secs_f64())
         }
-        (None, _) => "a signal ended it".to_owned(),
+        (None, _) => "a signal ended the program".to_owned(),
     };
     if said.is_empty() {
         bail!("{how}");
@@ -238,7 +238,7 @@ mod tests {
         let error = format!("{:#}", shell("echo 'no such model' >&2; exit 3").unwrap_err());
         assert_eq!(error, "/bin/sh failed: exit status 3: no such model");
         let error = format!("{:#}", shell("kill -9 $$").unwrap_err());
-        assert_eq!(error, "/bin/sh failed: a signal ended it");
+        assert_eq!(error, "/bin/sh failed: a signal ended the program");
         let error = format!("{:#}", Launcher::default().run(&["/no/such/program".into()]).unwrap_err());
         assert!(error.contains("/no/such/program"), "{error}");
     }
@@ -248,7 +248,7 @@ mod tests {
         let launcher = Launcher { limit: Some(Duration::from_millis(50)), ..Launcher::default() };
         let hang = ["/bin/sh".into(), "-c".into(), "while :; do :; done".into()];
         let error = format!("{:#}", launcher.run(&hang).unwrap_err());
-        assert!(error.contains("ended after"), "{error}");
+        assert!(error.contains("exceeded its time limit"), "{error}");
         assert_eq!(shell("echo out").unwrap().stdout, "out\n");
     }
 

@@ -182,13 +182,13 @@ impl Report {
         let entries = || self.rows.iter().flat_map(|row| &row.entries);
         writeln!(out, "\n\"ahead\": how many times better {} is.", self.first_name())?;
         if entries().any(|entry| entry.best && !entry.variant.is_empty()) {
-            writeln!(out, "*: the best variant of that engine.")?;
+            writeln!(out, "*: the best of the measured variants of its engine.")?;
         }
         if entries().any(|entry| entry.bandwidth_share.is_some()) {
             writeln!(out, "\"bandwidth\": bytes that the tokens read at least, as a share of what memory gave.")?;
         }
         if entries().any(|entry| entry.disturbed > 0) {
-            writeln!(out, "!n: in n rounds others kept more than {DISTURBED} processors busy.")?;
+            writeln!(out, "!n: in n rounds, other programs kept more than {DISTURBED} processors busy.")?;
         }
         Ok(())
     }
@@ -306,9 +306,9 @@ start to first token, ms         ixc                               100.000    10
                                  llama.cpp                         300.000    200.000 .. 400.000    3.00x    1.00 .. 4.00
 
 \"ahead\": how many times better ixc is.
-*: the best variant of that engine.
+*: the best of the measured variants of its engine.
 \"bandwidth\": bytes that the tokens read at least, as a share of what memory gave.
-!n: in n rounds others kept more than 0.1 processors busy.
+!n: in n rounds, other programs kept more than 0.1 processors busy.
 ";
         assert_eq!(report().table(), expected);
     }

@@ -120,7 +120,7 @@ fn missing_measurement_is_a_failure() {
     program(&folder, "llama-bench", "echo '[]'");
     let output = compare(&folder, &["--llama", folder.to_str().unwrap(), "--rounds", "1"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(stdout.contains("it did not measure prefill 8"), "{stdout}");
+    assert!(stdout.contains("the output of the benchmark has no result for prefill 8"), "{stdout}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(crate) unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>
 }
 
 fn misaligned_failure<T>(what: &str, at: *const T) -> Failure {
-    Failure::usage(format!("{what} is at {at:p}, no multiple of {}", align_of::<T>()))
+    Failure::usage(format!("{what} is at address {at:p}, which is not a multiple of {}", align_of::<T>()))
 }
 
 /// Returns the text that begins at `at` and ends with 0.
@@ -118,7 +118,10 @@ unsafe fn size_at<T: SizedStruct>(what: &str, at: *const T) -> Result<usize, Fai
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     match size {
         SIZE_BYTES..=MAX_STRUCT_BYTES => Ok(size),
-        _ => Err(Failure::usage(format!("{what}->size is {size}; expected sizeof, {} here", size_of::<T>()))),
+        _ => Err(Failure::usage(format!(
+            "{what}->size is {size}; expected the sizeof of the struct, {} bytes",
+            size_of::<T>()
+        ))),
     }
 }
 
@@ -241,9 +244,9 @@ pub(crate) struct Buffer<T> {
 impl<T: Copy> Buffer<T> {
     /// Checks a buffer, and the pointer to the number of elements.
     pub fn new(what: &'static str, at: *mut T, capacity: usize, length: *mut usize) -> Result<Buffer<T>, Failure> {
-        let length = Place::new("the place for the length", length)?;
+        let length = Place::new("the pointer for the number of elements", length)?;
         match (at.is_null(), at.is_aligned()) {
-            (true, _) if capacity > 0 => Err(Failure::usage(format!("{what} is NULL and has a capacity"))),
+            (true, _) if capacity > 0 => Err(Failure::usage(format!("{what} is NULL, but its capacity is not 0"))),
             (false, false) => Err(misaligned_failure(what, at.cast_const())),
             _ => Ok(Buffer { what, at, capacity, length }),
         }

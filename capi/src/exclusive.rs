@@ -43,7 +43,7 @@ impl<T> Exclusive<T> {
     pub fn lock(&self, what: &str) -> Result<LockGuard<'_, T>, Failure> {
         // Only this thread writes its own mark, so it reads it if it has the lock.
         if self.owner.load(Ordering::Relaxed) == thread_mark() {
-            return Err(Failure::usage(format!("{what} is in use by this thread: a callback may not call it")));
+            return Err(Failure::usage(format!("{what} is already in use by this thread: a callback may not use it")));
         }
         let value = self.value.lock().map_err(|_| {
             let text = format!("an earlier call panicked and left {what} unfinished; close it");

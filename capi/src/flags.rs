@@ -21,6 +21,8 @@ pub(crate) const RESUME_SAMPLER: u32 = 64;
 pub(crate) fn check(flags: u32, allowed: u32) -> Result<(), Failure> {
     match flags & !allowed {
         0 => Ok(()),
-        unknown => Err(Failure::usage(format!("flags {unknown:#x} mean nothing here; allowed are {allowed:#x}"))),
+        unknown => Err(Failure::usage(format!(
+            "flags {unknown:#x} are not defined for this function; allowed flags are {allowed:#x}"
+        ))),
     }
 }

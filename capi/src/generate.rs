@@ -181,7 +181,7 @@ impl GenerateOptions {
         let given = unsafe { read_struct("options", at) }?;
         flags::check(given.flags, flags::SHOW_SPECIAL | flags::IGNORE_END | flags::NO_CACHE | flags::RESUME_SAMPLER)?;
         if given.reserved != 0 {
-            return Err(Failure::usage("options->reserved is not 0"));
+            return Err(Failure::usage("options->reserved is not 0; expected 0"));
         }
         // SAFETY: the caller meets the conditions of `# Safety`.
         let settings = match unsafe { given.sampler.as_ref() } {
@@ -202,7 +202,9 @@ impl GenerateOptions {
                     .map_err(|error| Failure::usage(format!("options->json_schema is not JSON: {error}")))?;
                 Some(GrammarSource::Schema(schema))
             }
-            (Some(_), Some(_)) => return Err(Failure::usage("options have a grammar and a JSON schema; set one")),
+            (Some(_), Some(_)) => {
+                return Err(Failure::usage("the options have both a grammar and a JSON schema; set only one"));
+            }
         };
         Ok(GenerateOptions {
             settings: Arc::new(settings),
@@ -522,9 +524,12 @@ pub unsafe extern "C" fn ixc_generation_call(
     status(|| {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcGeneration { calls, .. } = not_null("generation", unsafe { generation.as_ref() })?;
-        let found = calls
-            .get(number)
-            .ok_or_else(|| Failure::usage(format!("there is no call {number}; the answer has {}", calls.len())))?;
+        let found = calls.get(number).ok_or_else(|| {
+            Failure::usage(format!(
+                "there is no tool call {number}; the number of tool calls in the answer is {}",
+                calls.len()
+            ))
+        })?;
         let found = IxcCall {
             size: size_of::<IxcCall>(),
             id: found.id.as_ptr(),

@@ -105,11 +105,14 @@ pub unsafe extern "C" fn ixc_set_log(max_level: c_int, callback: IxcLogCallback,
             (None, _) => None,
             (Some(callback), Some(level)) => Some(Sink { callback, user, max: (*level).into() }),
             (Some(_), None) => {
-                return Err(Failure::usage(format!("there is no level {max_level}; levels are 1 to {}", LEVELS.len())));
+                return Err(Failure::usage(format!(
+                    "there is no log level {max_level}; log levels are 1 to {}",
+                    LEVELS.len()
+                )));
             }
         };
         if sink.is_some() && !*IS_SET.get_or_init(|| tracing::subscriber::set_global_default(Receiver).is_ok()) {
-            let text = "this program has another receiver for messages of Rust's tracing";
+            let text = "this program has already installed another receiver for messages of Rust's `tracing`";
             return Err(Failure { status: IxcStatus::Failed, text: text.to_owned() });
         }
         *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;

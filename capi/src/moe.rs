@@ -86,7 +86,7 @@ pub unsafe extern "C" fn ixc_moe_layers(moe: *const IxcMoe, layers: *mut IxcLaye
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         if layers.is_null() && room > 0 {
-            return Err(Failure::usage("layers is NULL and has a capacity"));
+            return Err(Failure::usage("layers is NULL, but its capacity is not 0"));
         }
         for (at, layer) in moe.layers().iter().enumerate().take(room) {
             let &Layer { number, width, used, experts, .. } = layer;
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn ixc_moe_submit(
             // SAFETY: the caller meets the conditions of `# Safety`.
             1 => Rows::Bf16(unsafe { slice("rows", rows.cast(), width) }?),
             other => {
-                let text = format!("there is no type {other}; types are IXC_F32 (0) and IXC_BF16 (1)");
+                let text = format!("there is no element type {other}; element types are IXC_F32 (0) and IXC_BF16 (1)");
                 return Err(Failure::usage(text));
             }
         };
@@ -182,7 +182,9 @@ pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: us
             return Ok(0);
         }
         if sums.is_null() || !sums.is_aligned() {
-            return Err(Failure::usage(format!("sums is {sums:p}, no place for numbers")));
+            return Err(Failure::usage(format!(
+                "sums is {sums:p}; expected the aligned address of an array of floats"
+            )));
         }
         // SAFETY: the caller guarantees room for `room` numbers, which do not overlap `found`.
         unsafe { sums.copy_from_nonoverlapping(found.as_ptr(), found.len()) };

@@ -32,7 +32,9 @@ impl IxcSampler {
     fn change(&self, change: impl FnOnce(&mut SamplerSettings) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut state = self.0.lock("the sampler")?;
         match state.sampler {
-            Some(_) => Err(Failure::usage("the sampler has tokens already; its settings are fixed")),
+            Some(_) => Err(Failure::usage(
+                "the sampler already has tokens, so its settings cannot change; set them before its first token",
+            )),
             None => change(&mut state.settings),
         }
     }
@@ -217,7 +219,10 @@ pub unsafe extern "C" fn ixc_sampler_sample(
         // SAFETY: the caller meets the conditions of `# Safety`.
         let logits = unsafe { slice("logits", logits, Some(count)) }?;
         if logits.len() != model.facts.vocabulary as usize {
-            let text = format!("there are {count} logits; the vocabulary has {} tokens", model.facts.vocabulary);
+            let text = format!(
+                "found {count} logits; expected one for each of the {} tokens of the vocabulary",
+                model.facts.vocabulary
+            );
             return Err(Failure::usage(text));
         }
         // The model comes before other locks everywhere, so that no two calls wait for each other.

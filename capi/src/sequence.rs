@@ -67,7 +67,9 @@ pub unsafe extern "C" fn ixc_sequence_new(model: *const IxcModel, sequence: *mut
         let id = match running.session.engine_mut().add_sequence() {
             Err(StepError::TooManySequences { .. }) => {
                 let most = model.facts.sequences;
-                let text = format!("the model has {most} sequences already; set sequences of ixc_model_options");
+                let text = format!(
+                    "the model already has its maximum of {most} sequences; set a larger `sequences` in ixc_model_options"
+                );
                 return Err(Failure::usage(text));
             }
             added => added?,
@@ -153,7 +155,9 @@ pub unsafe extern "C" fn ixc_sequence_copy(
         let to = not_null("to", unsafe { to.as_ref() })?;
         let copied = Place::new("copied", copied)?;
         if !Arc::ptr_eq(&from.model, &to.model) {
-            return Err(Failure::usage("from and to are sequences of two models"));
+            return Err(Failure::usage(
+                "from and to are sequences of two different models; expected sequences of one model",
+            ));
         }
         let mut running = from.model.lock()?;
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -192,7 +196,7 @@ pub unsafe extern "C" fn ixc_step(
             // SAFETY: the caller meets the conditions of `# Safety`.
             let sequence = not_null(&what("sequence"), unsafe { addition.sequence.as_ref() })?;
             if !Arc::ptr_eq(&sequence.model, model) {
-                return Err(Failure::usage(format!("{} is of another model", what("sequence"))));
+                return Err(Failure::usage(format!("{} is a sequence of another model", what("sequence"))));
             }
             // SAFETY: the caller meets the conditions of `# Safety`.
             let tokens = unsafe { slice(&what("tokens"), addition.tokens, Some(addition.count)) }?;

@@ -166,7 +166,7 @@ static void check_samplers(const ixc_model *model) {
     OK(ixc_sampler_sample(sampler, model, logits, facts.vocabulary, &token));
     CHECK(token == 17);
     FAILS(ixc_sampler_set(sampler, "top_p", 1), IXC_USAGE, "fixed");
-    FAILS(ixc_sampler_sample(sampler, model, logits, 3, &token), IXC_USAGE, "there are 3 logits");
+    FAILS(ixc_sampler_sample(sampler, model, logits, 3, &token), IXC_USAGE, "found 3 logits");
     logits[3] = NAN;
     CHECK(ixc_sampler_sample(sampler, model, logits, facts.vocabulary, &token) == IXC_DATA ||
           ixc_error_status() == IXC_FAILED);

@@ -87,13 +87,19 @@ fn keys_of(text: &str, path: &Path) -> Result<Vec<String>, BadInput> {
     for (number, line) in (1..).zip(text.lines().map(str::trim)) {
         let wrong = |what: &str| BadInput(format!("{}: line {number}: {what}", path.display()));
         if line.starts_with('#') {
-            return Err(wrong("begins with #, as a comment; a file of keys has one key a line and nothing else"));
+            return Err(wrong(
+                "the line begins with #, like a comment; expected a file with one API key on each line and nothing else",
+            ));
         }
         if !line.is_empty() {
             keys.push(check_key(line).map_err(|what| wrong(&what))?.to_owned());
         }
     }
-    if keys.is_empty() { Err(BadInput(format!("{} has no key", path.display()))) } else { Ok(keys) }
+    if keys.is_empty() {
+        Err(BadInput(format!("{} has no API key; expected one API key on each line", path.display())))
+    } else {
+        Ok(keys)
+    }
 }
 
 /// Returns the key, or the reason why an HTTP header cannot contain it.
@@ -116,7 +122,7 @@ mod tests {
             ("alpha\n\n # comment\n", "keys.txt: line 3: begins with #"),
             ("alpha\ng\u{e4}mma\n", "keys.txt: line 2: the key has 'ä'"),
             ("al\u{0}pha", "line 1: the key has '\\0'"),
-            ("\n  \n", "keys.txt has no key"),
+            ("\n  \n", "keys.txt has no API key"),
         ] {
             let error = of(text).unwrap_err();
             assert!(error.contains(says), "{text:?}: {error}");

@@ -128,7 +128,7 @@ impl Files {
             Progress { failed: 0, .. } => Ok(()),
             Progress { failed, answered, .. } => {
                 let of = count_text(answered, "request");
-                anyhow::bail!("{failed} of {of} failed; their lines in the output have the errors")
+                anyhow::bail!("{failed} of {of} failed; the output file has their errors")
             }
         }
     }

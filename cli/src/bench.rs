@@ -154,7 +154,9 @@ impl Args {
             return compare::compare(&paths, format, out);
         }
         if self.text.is_some() && self.streaming.defer() == 0 {
-            return Err(Usage("--text compares deferral: it needs --defer".into()).into());
+            return Err(
+                Usage("--text measures how deferral of experts changes the output: give --defer, too".into()).into()
+            );
         }
         self.perf.enable()?;
         let path = self.model.path();

@@ -246,7 +246,7 @@ impl Args {
             return Err(Usage("--target dataflow:GRID only supports --emit dataflow".to_owned()).into());
         }
         if !self.passes.options()?.is_empty() {
-            let problem = "--weights, --kv, --tile and --set are for plans; a grid takes weights in the formats of the file, and f16 keys and values";
+            let problem = "--weights, --kv, --tile and --set are only for plans of a CPU; a dataflow grid takes weights in the formats of the model file, and keys and values in f16";
             return Err(Usage(problem.to_owned()).into());
         }
         let grid = grids::find(grid_name).map_err(ixc_error::Error::from)?;
@@ -375,10 +375,13 @@ impl Args {
             return self.stop_after(target, manager::find(pass).map_err(ixc_error::Error::from)?, out);
         }
         if self.emit.contains(&Emit::Dataflow) {
-            return Err(Usage("dataflow is emitted for --target dataflow:GRID".to_owned()).into());
+            return Err(Usage("--emit dataflow needs --target dataflow:GRID".to_owned()).into());
         }
         if self.ctx.is_some() {
-            return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
+            return Err(Usage(
+                "--ctx is only for --target dataflow:GRID; a plan for a CPU can run with any context".to_owned(),
+            )
+            .into());
         }
         if let Some(ranks) = self.ranks.filter(|ranks| *ranks > 1) {
             return self.run_ranks(target, ranks, out);
@@ -493,7 +496,11 @@ fn model_files(plan: &Plan<Kernel>) -> String {
         [file] if file.path == ixc_compile::demo::NAME => format!("needs the model that is built in, {bytes}"),
         [file] => format!("needs the model file {}, {bytes}", Printable(&file.path)),
         [file, ..] => {
-            format!("needs the {} model files {} and so on, {bytes}", plan.files.len(), Printable(&file.path))
+            format!(
+                "needs {} model files, {} and the others of its name, {bytes} together",
+                plan.files.len(),
+                Printable(&file.path)
+            )
         }
     }
 }

@@ -47,7 +47,7 @@ const COMMANDS: [Command; 8] = [
     Command {
         names: &["/set"],
         argument: "[NAME VALUE]",
-        about: "show how tokens are drawn, or change it, as in /set temp 0.2",
+        about: "show the settings of sampling, or change one, as in /set temp 0.2",
         act: set,
     },
     Command {
@@ -57,7 +57,12 @@ const COMMANDS: [Command; 8] = [
         act: stats,
     },
     Command { names: &["/save"], argument: "FILE", about: "write the conversation to a file, as JSON", act: save },
-    Command { names: &["/clear"], argument: "", about: "begin again; the system message stays", act: clear },
+    Command {
+        names: &["/clear"],
+        argument: "",
+        about: "begin a new conversation with the same system message",
+        act: clear,
+    },
     Command {
         names: &["/bye", "/exit", "/quit"],
         argument: "",
@@ -184,7 +189,7 @@ impl Conversation<'_, '_> {
         self.chat.say(message);
         let answered = self.turn()?;
         if self.chat.take_back().is_some() && !answered {
-            print_result("The message was taken back; the conversation continues without it.");
+            print_result("The message has no answer and was removed from the conversation.");
         }
         Ok(Flow::On)
     }

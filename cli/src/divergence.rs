@@ -67,11 +67,17 @@ pub fn compare(
     let mut tokens = model.encode_prompt(&text[..end])?;
     tokens.truncate(positions.min(MAX_BYTES / 4 / row).max(1));
     if tokens.is_empty() {
-        return Err(BadInput("the text has no tokens to compare logits at".into()).into());
+        return Err(
+            BadInput("the text has no tokens; expected at least one token, whose logits are compared".into()).into()
+        );
     }
     let expected = model.logits(&tokens)?;
     drop(model);
     let found = open(changed)?.logits(&tokens)?;
-    divergence(&expected, &found, row)
-        .ok_or_else(|| BadInput("the logits of this model are not all numbers".into()).into())
+    divergence(&expected, &found, row).ok_or_else(|| {
+        BadInput(
+            "the logits of this model cannot be compared: some are NaN or infinite, or their numbers differ".into(),
+        )
+        .into()
+    })
 }

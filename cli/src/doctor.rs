@@ -364,6 +364,6 @@ fn write_drive(out: &mut dyn Write, measured: &DriveMeasurement) -> io::Result<(
         )?;
     }
     let reads = count_text(probe.depth as u64, "read");
-    writeln!(out, "           streaming makes {reads} at once, for 95 % of the best rate")?;
+    writeln!(out, "           streaming of experts makes {reads} at once, for 95 % of the best rate")?;
     measured.notes().iter().try_for_each(|note| writeln!(out, "           {}", Printable(note)))
 }

@@ -54,7 +54,7 @@ impl FormatChoice {
 /// # Errors
 /// If the IR is that of a plan, which cannot be drawn.
 pub fn render(ir: &Ir, language: Language) -> anyhow::Result<String> {
-    let none = || Usage("a plan cannot be drawn; graphs can, and tasks after the passes lower and steps".into());
+    let none = || Usage("a plan cannot be drawn; draw a graph, or the tasks after the pass lower or steps".into());
     terminal::set_text(Text::Verbatim);
     Ok(ir.drawing().ok_or_else(none)?.text(language))
 }

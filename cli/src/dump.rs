@@ -58,10 +58,13 @@ impl Args {
         let options = self.stages.options(Some(self.target))?;
         let (selection, language) = (self.select.selection(), self.format.language());
         if language.is_some() && self.kernel.is_some() {
-            return Err(Usage("kernels are not drawn: --kernel chooses those whose text is printed".into()).into());
+            return Err(Usage("kernels cannot be drawn: --kernel chooses kernels to print as text; leave out --kernel, or the drawing's --format".into()).into());
         }
         if language.is_some() && !selection.is_all() {
-            return Err(Usage("drawings are of all of a graph: --op and --layer are for text".into()).into());
+            return Err(Usage(
+                "a drawing shows the whole graph: --op and --layer only choose parts of printed text".into(),
+            )
+            .into());
         }
         if let Some(pass) = &self.after {
             let stop = stop_after(&self.model.open_for_display()?, &options, pass)?;
@@ -85,7 +88,8 @@ impl Args {
                 Stage::Plan => Some(ixc_passes::schedule::steps::PASS.name),
                 Stage::Kernel | Stage::Asm => {
                     return Err(Usage(
-                        "kernels are not drawn: a drawing is of --stage graph, fused or plan, or --after a pass".into(),
+                        "kernels cannot be drawn; draw --stage graph, fused or plan, or the graph --after a pass"
+                            .into(),
                     )
                     .into());
                 }

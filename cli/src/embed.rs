@@ -95,7 +95,7 @@ impl Args {
             texts.push(text);
         }
         if texts.is_empty() || texts.iter().any(String::is_empty) {
-            return Err(BadInput("no text, or an empty one, was given; give texts with -p or -f".into()).into());
+            return Err(BadInput("there is no text, or a text is empty; give texts with -p or -f".into()).into());
         }
         let progress = Arc::new(ProgressCounter::default());
         let options = self.how.options(&self.model)?;
@@ -119,7 +119,10 @@ impl Args {
         let most = embedder.width();
         let dimensions = self.dimensions.map_or(most, |wanted| wanted as usize);
         if dimensions > most {
-            return Err(BadInput(format!("vectors of this model have {most} numbers, not {dimensions}")).into());
+            return Err(BadInput(format!(
+                "embedding vectors of this model have {most} elements, fewer than the requested {dimensions}"
+            ))
+            .into());
         }
         let counts = tokens.iter().map(Vec::len).collect();
         let mut vectors = embedder.embed(tokens)?;

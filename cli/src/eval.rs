@@ -198,9 +198,11 @@ impl Args {
         }
         if let Some(imatrix) = &mut imatrix {
             if !model.engine().state_values().any(|state| state.name.starts_with(observe::PREFIX)) {
-                return Err(
-                    BadInput("--imatrix needs a model: a plan was compiled without sums of squares".into()).into()
-                );
+                return Err(BadInput(
+                    "--imatrix needs a model file: a compiled plan does not sum the squares of inputs of products"
+                        .into(),
+                )
+                .into());
             }
             reads(imatrix, model.files().iter().map(PathBuf::as_path))?;
         }
@@ -219,7 +221,10 @@ impl Args {
             let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.is_set())
                 .map_err(ixc_error::Error::from)?;
             if !there.is_empty() {
-                note!("ixc: the output has scores of {} of {pieces}", count_text(there.len() as u64, "piece"));
+                note!(
+                    "ixc: the output file already has scores of {} of {pieces}; they are not computed again",
+                    count_text(there.len() as u64, "piece")
+                );
             }
             (record, found) = (Some(opened), there);
             found.truncate(pieces);
@@ -244,7 +249,7 @@ impl Args {
         if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
             let matrices = observed.write(imatrix, &self.text.to_string_lossy(), self.context as u32)?;
             let count = count_text(matrices as u64, "tensor");
-            note!("ixc: wrote the importance of {count} to {}", path.display());
+            note!("ixc: wrote the importance matrix of {count} to {}", path.display());
         }
         let summary = summary(&found).ok_or(ixc_compile::Error::NoTokens)?;
         let seconds = begin.elapsed().as_secs_f64();

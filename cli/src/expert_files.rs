@@ -102,7 +102,7 @@ impl ExpertRecord {
         inputs: impl IntoIterator<Item = &'p Path>,
     ) -> Result<(), ixc_error::Error> {
         if self.before.is_some() && engine.stream().is_none() {
-            note!("ixc: --pin-experts has no effect: experts are not streamed here");
+            note!("ixc: --pin-experts has no effect: this plan does not stream experts from the drive");
         }
         self.output.as_mut().map_or(Ok(()), |output| reads(output, inputs))
     }

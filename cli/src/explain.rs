@@ -84,7 +84,7 @@ impl Args {
             CompileTarget::Processor(target) => *target,
             CompileTarget::Dataflow(name) => {
                 if self.memory.bytes().is_some() || self.ranks.is_some() || self.stages.is_given()? {
-                    let problem = "--memory, --ranks, experts, options of passes and edits apply to plans, not to a grid; leave them out";
+                    let problem = "--memory, --ranks and the options of experts, passes and edits apply to plans for a CPU, not to a dataflow grid; leave them out";
                     return Err(Usage(problem.to_owned()).into());
                 }
                 let grid = grids::find(name).map_err(ixc_error::Error::from)?;
@@ -96,7 +96,7 @@ impl Args {
         let options = self.stages.options(Some(target))?;
         let memory = self.memory.bytes();
         if memory.is_some() && options.expert_memory.is_some() {
-            let problem = "--memory limits all that a run takes, --expert-memory the experts alone; give one of them";
+            let problem = "--memory limits all memory of a run, --expert-memory only that of experts; give one of them";
             return Err(Usage(problem.to_owned()).into());
         }
         let model = self.model.open_for_display()?;

@@ -20,52 +20,58 @@ pub fn hint(error: &LibraryError<'_>) -> Option<String> {
 pub fn of_remedy(remedy: Remedy) -> String {
     let text = match remedy {
         Remedy::ChooseAtCompile => "give the option to `ixc compile`, or run the model file",
-        Remedy::Emulate => "--emulate runs it in the emulator, slowly",
-        Remedy::EmulateKernel => "--emulate runs it anywhere",
-        Remedy::EmulateReplay => "without --native it is emulated",
-        Remedy::CompileEmbeddings => "`ixc compile --embeddings` does that",
-        Remedy::CompileText => "`ixc compile` does that; --embeddings serves the plan as it is",
-        Remedy::PredictExperts => "compile it with --prefetch router, or choose previous, frequency or auto",
+        Remedy::Emulate => "--emulate runs the plan in the emulator, slowly",
+        Remedy::EmulateKernel => "--emulate runs the kernel on any machine",
+        Remedy::EmulateReplay => "without --native, the emulator runs the code",
+        Remedy::CompileEmbeddings => "`ixc compile --embeddings` compiles a model for embeddings",
+        Remedy::CompileText => "`ixc compile` compiles a model for text; --embeddings serves this plan as it is",
+        Remedy::PredictExperts => {
+            "compile the model with --prefetch router, or run the plan with --prefetch previous, frequency or auto"
+        }
         Remedy::UnmapExperts => "leave --experts map out, or compile a model that has experts with --memory",
-        Remedy::NameModelFile => "--model names the model file of a plan",
-        Remedy::FindModelFile => "--model FILE gives its path",
+        Remedy::NameModelFile => "--model gives a plan its model file",
+        Remedy::FindModelFile => "--model FILE gives the path of the model file",
         Remedy::OtherModelFile => "name the right file with --model, or compile the model again",
         Remedy::ChatTemplate => {
             let names = known::names().join(", ");
             return format!(
-                "--chat-template names one ({names}) or a file with one; --raw continues a prompt without one"
+                "--chat-template takes the name of a template ({names}) or a file; --raw continues a prompt without a template"
             );
         }
-        Remedy::LargerContext => "--ctx makes it larger",
-        Remedy::LargerStep => "`ixc compile --embeddings -b TOKENS` does that",
-        Remedy::ShorterPieces => "--ctx makes pieces shorter",
-        Remedy::Requantise => "--allow-requantize does it anyway",
-        Remedy::ReplaceFile => "--force replaces it",
-        Remedy::StartOver => "--force starts it again",
-        Remedy::SelectKernel => "give more of the kernel's name, or select with --op and --layer",
-        Remedy::KernelSizes => "give them with --dims",
+        Remedy::LargerContext => "--ctx makes the context larger",
+        Remedy::LargerStep => "`ixc compile --embeddings -b TOKENS` sets the tokens of a step",
+        Remedy::ShorterPieces => "a smaller --ctx makes the pieces of the text shorter",
+        Remedy::Requantise => "--allow-requantize quantises it again anyway",
+        Remedy::ReplaceFile => "--force replaces the file",
+        Remedy::StartOver => "--force starts the file again from the beginning",
+        Remedy::SelectKernel => "give a longer part of the kernel's name, or select a kernel with --op and --layer",
+        Remedy::KernelSizes => "give the dims with --dims",
         Remedy::CompareKernel => "`ixc kernel diff FILE.ix` shows what differs; --no-override-check runs it anyway",
         Remedy::WriteKernels => "`ixc compile --dump-dir D` writes a model's kernels to D/kernels",
-        Remedy::WriteSpecs => "`ixc kernel show --stage ir` and `ixc compile --dump-dir` write it",
-        Remedy::FailingCommand => "--while CMD gives a command that fails for it",
+        Remedy::WriteSpecs => "`ixc kernel show --stage ir` and `ixc compile --dump-dir` write the line with the spec",
+        Remedy::FailingCommand => "--while CMD gives a command that fails for the kernel",
         Remedy::TunedFile => "name a file to write with -o, which `--tuned FILE --target TARGET` reads",
         Remedy::TunedPlace => "name a file with -o",
         Remedy::LockLess => {
             "raise the limit with `ulimit -l unlimited`, in a systemd unit with LimitMEMLOCK=infinity, in a container with --ulimit memlock=-1, \
              or leave --mlock out"
         }
-        Remedy::CompileSteps => "`ixc compile` without --moe makes a plan that runs",
-        Remedy::CompileRanks => "`ixc compile --ranks N` makes one, and `--numa cut` divides a model file",
-        Remedy::CompileLayers => "`ixc compile --moe` makes a plan of experts",
-        Remedy::StoreExperts => {
-            "compile with --no-pack, or with --pack so that the plan file has them as kernels read them"
+        Remedy::CompileSteps => "`ixc compile` without --moe makes a plan of a whole model, which runs on its own",
+        Remedy::CompileRanks => {
+            "`ixc compile --ranks N` makes a plan for N ranks, and `--numa cut` divides a model file"
         }
-        Remedy::ListModels => "`ixc inspect --support` lists all",
-        Remedy::RecordTrace => "`ixc run --trace` writes one",
-        Remedy::UseEmbeddings => "`ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
+        Remedy::CompileLayers => "`ixc compile --moe` makes a plan of expert layers",
+        Remedy::StoreExperts => {
+            "compile with --no-pack, or with --pack, which stores the packed experts in the plan file"
+        }
+        Remedy::ListModels => "`ixc inspect --support` lists all supported architectures",
+        Remedy::RecordTrace => "`ixc run --trace` writes a trace",
+        Remedy::UseEmbeddings => {
+            "`ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take such a model"
+        }
         Remedy::ServeEmbeddings => "`ixc serve --embeddings` serves the embeddings of any model",
-        Remedy::AllowHost => "to add one, start the server with --allowed-host",
-        Remedy::AllowOrigin => "to allow them, start the server with --allowed-origin",
+        Remedy::AllowHost => "to add a name, start the server with --allowed-host",
+        Remedy::AllowOrigin => "to allow pages of an origin, start the server with --allowed-origin",
         Remedy::SlotFolder => "start the server with --slot-save-path",
     };
     text.to_owned()

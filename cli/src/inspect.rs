@@ -322,7 +322,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
         let example = gguf.tensors().find(|tensor| tensor.tensor_type().name == format.format);
         let example = example.map(|tensor| tensor.name()).unwrap_or_default();
         problems.push(format!(
-            "type {} is not supported: {}, such as \"{example}\"",
+            "tensor type {} is not supported; the model has {} of it, such as \"{example}\"",
             format.format,
             count_text(format.tensors as u64, "tensor")
         ));

@@ -51,7 +51,9 @@ impl PageChoice {
     pub fn is_asked_for(&self) -> anyhow::Result<bool> {
         let said = self.stages.is_given()?;
         match self.html.is_some() {
-            false if said || self.force.is_set() => Err(Usage("options of a page need --html FILE".into()).into()),
+            false if said || self.force.is_set() => {
+                Err(Usage("the options of the HTML page need --html FILE".into()).into())
+            }
             asked => Ok(asked),
         }
     }

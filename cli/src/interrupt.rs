@@ -51,7 +51,7 @@ fn text() -> MutexGuard<'static, Option<Text>> {
 pub fn install() {
     // Without a thread for the handler, Ctrl-C has its default effect.
     if let Err(error) = ctrlc::set_handler(handle_signal) {
-        tracing::warn!(%error, "no handler for Ctrl-C, which ends the program at once");
+        tracing::warn!(%error, "cannot install a handler for Ctrl-C, so Ctrl-C ends the program at once");
     }
 }
 

@@ -131,7 +131,7 @@ impl Lines {
         if let (Some(editor), Some(path)) = (&mut lines.editor, history_path()) {
             match prepare(&path).and_then(|()| editor.load_history(&path).map_err(io::Error::other)) {
                 Ok(()) => lines.history = Some(path),
-                Err(error) => note!("ixc: cannot use the file of earlier input lines: {}: {error}", path.display()),
+                Err(error) => note!("ixc: cannot read the history of input lines: {}: {error}", path.display()),
             }
         }
         lines
@@ -188,7 +188,7 @@ impl Lines {
             Err(ReadlineError::Interrupted) => Ok(Line::Cleared),
             Err(ReadlineError::Eof) => Ok(Line::End),
             Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                note!("The line was not UTF-8 and is dropped.");
+                note!("The input line is not UTF-8 and was ignored.");
                 Ok(Line::Cleared)
             }
             Err(ReadlineError::Io(error)) => Err(failed(error).into()),
@@ -203,7 +203,7 @@ impl Lines {
         let added = editor.add_history_entry(message);
         let Some(path) = self.history.as_ref().filter(|_| matches!(added, Ok(true))) else { return };
         if let Err(error) = editor.append_history(path) {
-            note!("ixc: cannot write the file of earlier input lines: {}: {error}", path.display());
+            note!("ixc: cannot write the history of input lines: {}: {error}", path.display());
             self.history = None;
         }
     }
@@ -248,7 +248,7 @@ fn prepare(path: &Path) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "the file is not a file of remembered lines and would be damaged",
+            "the file is not a history of input lines; it is left as it is",
         )),
     }
 }

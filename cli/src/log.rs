@@ -135,9 +135,10 @@ pub fn writer() -> anyhow::Result<Option<Box<dyn Write + Send>>> {
 /// the user's data.
 fn open(path: &Path) -> anyhow::Result<File> {
     if path.as_os_str() == ixc_files::STANDARD {
-        return Err(
-            Usage("a log goes to standard error, or to a file; standard output is the command's".to_owned()).into()
-        );
+        return Err(Usage(
+            "a log cannot be written to standard output, which has the results of the command; name a file".to_owned(),
+        )
+        .into());
     }
     let failed = |source| ixc_error::Error::io(path, "write the log to")(source);
     let mut file = ixc_files::open_append(path).map_err(failed)?;
@@ -149,9 +150,11 @@ fn open(path: &Path) -> anyhow::Result<File> {
     let begins = start.strip_prefix(name.as_bytes()).unwrap_or(&start).iter().copied().map(shape);
     let is_log = begins.take(time.len()).eq(time.bytes().map(shape));
     if !start.is_empty() && !is_log {
-        return Err(
-            failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a log and would be damaged")).into()
-        );
+        return Err(failed(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file exists and is not a log of ixc; name another file",
+        ))
+        .into());
     }
     Ok(file)
 }

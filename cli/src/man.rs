@@ -47,8 +47,11 @@ impl Args {
             name = format!("{name}-{word}");
             found = found.find_subcommand(word).ok_or_else(|| {
                 let known: Vec<&str> = commands(found).map(Command::get_name).collect();
-                let known =
-                    if known.is_empty() { "it has none".to_owned() } else { format!("there are {}", known.join(", ")) };
+                let known = if known.is_empty() {
+                    "this command has no commands of its own".to_owned()
+                } else {
+                    format!("the commands are {}", known.join(", "))
+                };
                 Usage(format!("there is no command {word:?}; {known}"))
             })?;
         }

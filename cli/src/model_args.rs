@@ -219,8 +219,7 @@ impl ExpertsChoice {
         match self.experts {
             Experts::Stream => Ok(ExpertStore::Stream),
             Experts::Map if memory.bytes().is_some() => {
-                let problem = "--experts map cannot keep the budget of --memory, since the page cache has no limit of its own; \
-                               leave --memory out and run it in a control group, or leave --experts out";
+                let problem = "--experts map cannot keep the budget of --memory, since ixc cannot limit the page cache; leave --memory out and run ixc in a control group, or leave --experts out";
                 Err(Usage(problem.into()).into())
             }
             Experts::Map => Ok(ExpertStore::Map),

@@ -142,7 +142,7 @@ impl HubModel {
         let files = match &self.files {
             HubFiles::File(file) => {
                 return format!(
-                    "it is not in a cache here, and ixc downloads nothing without --download: `hf download {repository} {file}` fetches it"
+                    "it is not in a Hugging Face cache of this machine, and ixc downloads nothing without --download: `hf download {repository} {file}` fetches it"
                 );
             }
             HubFiles::Quantisation(quant) => format!("*{quant}*.gguf"),
@@ -151,14 +151,13 @@ impl HubModel {
         let there = Caches::of_environment().files(repository);
         if !there.is_empty() {
             return format!(
-                "the cache here has other files of this repository ({}), and ixc downloads nothing without --download: \
+                "the Hugging Face cache of this machine only has other files of this repository ({}), and ixc downloads nothing without --download: \
                  `hf download {repository} --include \"{files}\"` fetches it",
                 there.join(", ")
             );
         }
         format!(
-            "it is not in a cache here, and ixc downloads nothing without --download: `hf download {repository} --include \"{files}\"` fetches it \
-             (`hf download {repository}` as safetensors)"
+            "it is not in a Hugging Face cache of this machine, and ixc downloads nothing without --download: `hf download {repository} --include \"{files}\"` fetches it (`hf download {repository}` as safetensors)"
         )
     }
 }
@@ -214,7 +213,7 @@ fn download_advice(name: &str) -> Option<String> {
         return None;
     }
     if name.contains(char::is_whitespace) {
-        let advice = "no such file; a text comes after MODEL, which may be `demo`, or is given with -p";
+        let advice = "there is no such file; give a text after MODEL, which may be `demo`, or with -p";
         return (!name.contains('/')).then(|| advice.to_owned());
     }
     match name.split('/').collect::<Vec<_>>()[..] {
@@ -305,7 +304,7 @@ mod tests {
             let said = parse(name).unwrap_err();
             assert!(said.contains(command) && said.contains("downloads nothing"), "{name}: {said}");
         }
-        assert!(parse("The borrow checker").unwrap_err().contains("given with -p"));
+        assert!(parse("The borrow checker").unwrap_err().contains("or with -p"));
         assert_eq!(parse("no such model.gguf"), Ok(ModelName::Path("no such model.gguf".into())));
     }
 

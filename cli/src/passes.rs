@@ -69,7 +69,7 @@ fn read_cache(text: &str) -> Result<cache::CacheOptions, String> {
         (Some(keys), Some(values)) => Ok(cache::CacheOptions { keys, values }),
         _ => {
             let names: Vec<&str> = CacheFormat::formats().map(Format::name).collect();
-            Err(format!("expected {}, or such a format of keys, a comma and one of values", names.join(", ")))
+            Err(format!("expected {}, or a format of keys, a comma and a format of values", names.join(", ")))
         }
     }
 }

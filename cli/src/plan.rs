@@ -255,7 +255,7 @@ impl Prediction {
             let milliseconds = 1e3 * packing;
             writeln!(
                 out,
-                "packing    {milliseconds:.1} ms for each expert read; none from a plan of `ixc compile --memory SIZE`"
+                "packing    {milliseconds:.1} ms for each expert read; a plan of `ixc compile --memory SIZE` needs no packing"
             )?;
         }
         writeln!(

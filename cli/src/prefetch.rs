@@ -87,11 +87,13 @@ impl EarlyRouterChoice {
             0 => Some(
                 "this plan keeps all weights in memory; if the model has experts, --memory makes a plan that streams them",
             ),
-            1 => Some("no layer with experts comes before another one"),
-            _ => Some("no layer's router can run a layer early"),
+            1 => Some("the model has only one layer with experts, so no router can run a layer early"),
+            _ => Some("no router of the model can run one layer before its own"),
         };
         Ok(match (self.prefetch, self.prefetch_extra) {
-            (Some(EarlyRouters::Off), 1..) => Some(("--prefetch-extra", "--prefetch off leaves early routers out")),
+            (Some(EarlyRouters::Off), 1..) => {
+                Some(("--prefetch-extra", "--prefetch off makes a plan without early routers"))
+            }
             (Some(EarlyRouters::Router), _) => why.map(|why| ("--prefetch router", why)),
             (None, 1..) => why.map(|why| ("--prefetch-extra", why)),
             (Some(EarlyRouters::Off) | None, _) => None,

@@ -176,7 +176,7 @@ impl Args {
         let shorter = plan.tensors.iter().filter(|planned| planned.shorter).count() as u64;
         if shorter > 0 {
             note!(
-                "ixc: {} got a format with shorter blocks: rows are not a multiple of the mix's blocks",
+                "ixc: {} got a format with shorter blocks than the mix's: their rows are not whole blocks of the mix's format",
                 count_text(shorter, "tensor")
             );
         }
@@ -217,7 +217,10 @@ impl Report<'_> {
         let (quantised, count) = (self.quantised, count_text(self.tensors.len() as u64, "tensor"));
         let (before, after) = (Bytes(self.bytes_before), Bytes(self.bytes));
         match self.output {
-            None => writeln!(out, "nothing written: {quantised} of {count} would change, {before} -> {after}")?,
+            None => writeln!(
+                out,
+                "nothing is written; quantising would change {quantised} of {count}, {before} -> {after}"
+            )?,
             Some(path) => {
                 let (name, seconds) = (path.display().to_string(), self.seconds);
                 let name = Printable(&name);
@@ -245,7 +248,7 @@ fn note_missing_importance(plan: &Plan<'_>, importance: Option<&Importance>) {
     let blind = plan.without_importance() as u64;
     if blind > 0 {
         note!(
-            "ixc: few bits and no importance matrix for {}: predictions suffer; `ixc eval --imatrix FILE` makes a matrix",
+            "ixc: no importance matrix for {} in formats of few bits: predictions get worse; `ixc eval --imatrix FILE` makes a matrix",
             count_text(blind, "tensor")
         );
     }

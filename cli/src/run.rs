@@ -317,7 +317,7 @@ impl Args {
         let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
         if let Some(state) = state.filter(|_| ended && writer.session.has_text()) {
             let bytes = writer.session.save_state(state)?;
-            note!("ixc: the state is saved: {}", Bytes(bytes));
+            note!("ixc: saved the state of the sequence: {}", Bytes(bytes));
         }
         // Write the record of a failed run, too.
         let written = record.write(|| ExpertUse::from_engine(writer.session.model().engine()));
@@ -411,7 +411,10 @@ fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Optio
 fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     let dropped = trace.save_to(output).map_err(ixc_error::Error::from)?;
     if dropped > 0 {
-        note!("ixc: the trace ends early: {} did not fit; trace fewer tokens", count_text(dropped, "event"));
+        note!(
+            "ixc: the trace is incomplete: {} did not fit in its memory; trace fewer tokens",
+            count_text(dropped, "event")
+        );
     }
     Ok(())
 }

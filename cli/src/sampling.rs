@@ -109,7 +109,7 @@ fn samplers(found: impl Iterator<Item = Result<Kind, String>>) -> Result<Sampler
     for kind in found {
         let kind = kind?;
         if all.contains(&kind) {
-            return Err(format!("{} is given twice", kind.name()));
+            return Err(format!("the sampler {} is given twice", kind.name()));
         }
         all.push(kind);
     }
@@ -127,7 +127,7 @@ fn letters(text: &str) -> Result<Samplers, String> {
     let known: String = SAMPLERS.iter().map(|row| row.letter).collect();
     let lettered = |letter| {
         Kind::from_letter(letter)
-            .ok_or_else(|| format!("{letter:?} is not the letter of a sampler; expected letters of {known}"))
+            .ok_or_else(|| format!("{letter:?} is not the letter of a sampler; the letters of samplers are {known}"))
     };
     samplers(text.chars().map(lettered))
 }
@@ -174,7 +174,7 @@ impl SamplingArgs {
         let mut changed = self.clone();
         found.and_then(|mut found| changed.update_from_arg_matches_mut(&mut found)).map_err(|error| {
             match error.kind() {
-                ErrorKind::UnknownArgument => format!("There is no setting {name}; there are {known}."),
+                ErrorKind::UnknownArgument => format!("There is no setting {name}; the settings are {known}."),
                 _ => error.render().to_string().lines().next().unwrap_or_default().to_owned(),
             }
         })?;

@@ -134,7 +134,7 @@ impl Sandbox {
             if is_required {
                 return Err(ixc_error::Error::io(Path::new("the launcher of helpers"), "start")(error).into());
             }
-            note!("ixc: no sandbox: the launcher of helpers does not start: {error}");
+            note!("ixc: no sandbox: the process that launches helper programs does not start: {error}");
             return Ok(None);
         }
         let sandbox = Sandbox { files, is_required, support };
@@ -155,7 +155,7 @@ impl Sandbox {
         }
         tracing::info!(landlock = self.support.landlock, seccomp = self.support.seccomp, role = role.name(), "sandbox");
         if self.is_required && !role.refuses_code() {
-            note!("ixc: the sandbox allows new code, because models are loaded on request");
+            note!("ixc: the sandbox allows new executable code, because models are loaded and compiled on request");
         }
         Ok(())
     }

@@ -228,7 +228,9 @@ impl Args {
         let options = self.load_options(&record, &progress)?;
         let sources = self.sources()?;
         if ranks::transport().is_some() && sources.len() > 1 {
-            return Err(Usage(format!("several ranks serve one model; {} are given", sources.len())).into());
+            return Err(
+                Usage(format!("several ranks can serve only one model; {} models are given", sources.len())).into()
+            );
         }
         if ranks::is_follower() {
             let path = sources[0].path.as_deref();
@@ -320,7 +322,7 @@ impl Args {
         let is_local = addresses.iter().all(|address| address.ip().is_loopback());
         if keys.is_empty() && !is_local && !self.access.no_api_key {
             let wrong = format!(
-                "{host} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody"
+                "address {host} is reachable from the network: give --api-key-file, or --no-api-key to serve every client"
             );
             return Err(Usage(wrong).into());
         }
@@ -456,7 +458,7 @@ impl Args {
             all if all == most => format!("contexts of {all} tokens (the model's maximum)"),
             part => {
                 format!(
-                    "contexts of {part} tokens (as memory allows; the model's maximum is {most}, --ctx sets another)"
+                    "contexts of {part} tokens (limited by memory; the model's maximum is {most}; --ctx sets another length)"
                 )
             }
         }
@@ -475,7 +477,7 @@ impl Args {
         let longer = match self.embeddings || self.drop_turns {
             true => "start the server with a larger context (-c, --ctx)",
             false => {
-                "start the server with a larger context (-c, --ctx), or with --drop-turns to leave old turns of conversations out"
+                "start the server with a larger context (-c, --ctx), or with --drop-turns to drop old turns of long conversations"
             }
         };
         let others = [Remedy::ServeEmbeddings, Remedy::AllowHost, Remedy::AllowOrigin, Remedy::SlotFolder];
@@ -508,9 +510,11 @@ impl Args {
         if let Some(folder) = &self.models_dir {
             let found = models_of(folder).map_err(ixc_error::Error::io(folder, "look for models in"))?;
             if found.is_empty() {
-                return Err(
-                    BadInput(format!("{} has no models: files that end with .gguf or .ixp", folder.display())).into()
-                );
+                return Err(BadInput(format!(
+                    "{} has no models; expected files whose names end with .gguf or .ixp",
+                    folder.display()
+                ))
+                .into());
             }
             paths.extend(found.into_iter().map(Some));
         }
@@ -524,7 +528,9 @@ impl Args {
             ];
             for (option, is_given) in of_one {
                 if is_given {
-                    return Err(Usage(format!("{option} is for one model; {} are given", paths.len())).into());
+                    return Err(
+                        Usage(format!("{option} works with one model only; {} models are given", paths.len())).into()
+                    );
                 }
             }
         }
@@ -535,7 +541,7 @@ impl Args {
             }
             let name = self.alias.clone().unwrap_or_else(|| name_of(path.as_deref()));
             if sources.iter().any(|source| source.name == name) {
-                return Err(Usage(format!("two models are called {name}; give one of their files another name")).into());
+                return Err(Usage(format!("two models have the name {name}; rename one of the files")).into());
             }
             sources.push(ModelSource { name, path });
         }
@@ -547,7 +553,7 @@ impl Args {
     fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
         let found = (name, self.port).to_socket_addrs();
-        let wrong = |why: String| Usage(format!("--host {}: the address was not found: {why}", self.host));
+        let wrong = |why: String| Usage(format!("--host {}: cannot find the address of this name: {why}", self.host));
         let mut found: Vec<SocketAddr> = found.map_err(|error| wrong(error.to_string()))?.collect();
         found.sort_by_key(SocketAddr::is_ipv6);
         if found.is_empty() { Err(wrong("the name has no address".to_owned()).into()) } else { Ok(found) }
@@ -568,7 +574,7 @@ impl Args {
 fn end_on_signal() -> oneshot::Receiver<()> {
     let (end, ended) = oneshot::channel();
     interrupt::on_next(move || {
-        note!("ixc: ending; Ctrl-C again ends at once");
+        note!("ixc: the server ends after running requests; Ctrl-C again ends it at once");
         let _ = end.send(());
     });
     ended

@@ -161,7 +161,7 @@ impl Args {
         let out = if page.as_ref().is_some_and(Output::is_standard) { &mut *stderr } else { out };
         let d = &simulated.machine.descriptor;
         note!(
-            "{} programs, {} instances on {} PEs of {}; ready in {:.2} s",
+            "{} programs, {} instances on {} PEs of grid {}; ready in {:.2} s",
             d.programs.len(),
             simulated.machine.layout.pe.len(),
             simulated.machine.memory.iter().filter(|bytes| **bytes > 0).count(),
@@ -188,21 +188,31 @@ impl Args {
         let input = self.input.as_ref().and_then(ModelName::path);
         if let Some(path) = input.filter(|path| path.extension().is_some_and(|end| end == "json")) {
             if self.check {
-                return Err(Usage("--check needs the plan of a model, not a descriptor".into()).into());
+                return Err(Usage(
+                    "--check compares results with a model's plan on the CPU, so it needs a model, not a descriptor"
+                        .into(),
+                )
+                .into());
             }
             let descriptor = read::open(path).map_err(ixc_error::Error::from)?;
             let machine = Machine::new(descriptor).map_err(|error| ixc_error::Error::from(Box::new(error)))?;
             let model = match (&self.model, &self.prompt) {
                 (Some(name), _) => Some(open(name.path())?),
                 (None, None) => None,
-                (None, Some(_)) => return Err(Usage("a prompt needs weights: name the --model".into()).into()),
+                (None, Some(_)) => {
+                    return Err(Usage(
+                        "a prompt needs the weights of the model: name the model file with --model".into(),
+                    )
+                    .into());
+                }
             };
             return Ok(Simulated { machine, model, plan: None });
         }
         if self.model.is_some() {
-            return Err(
-                Usage("--model is the model of a descriptor; a model to be placed is given without it".into()).into()
-            );
+            return Err(Usage(
+                "--model gives the weights for a descriptor; name a model that is to be placed without --model".into(),
+            )
+            .into());
         }
         let model = open(input)?;
         let grid = grids::find(&self.target.0).map_err(ixc_error::Error::from)?;
@@ -210,7 +220,7 @@ impl Args {
         let placed = place(&model, &grid, &PlaceOptions { context })?;
         let machine = Machine::new(placed.descriptor).map_err(|error| ixc_error::Error::from(Box::new(error)));
         Ok(Simulated {
-            machine: machine.context("the descriptor that was made")?,
+            machine: machine.context("the descriptor that ixc made of the model is malformed")?,
             model: Some(model),
             plan: Some(placed.plan),
         })
@@ -258,7 +268,9 @@ impl Args {
         plan: Option<Plan<Kernel>>,
         prompt: &str,
     ) -> anyhow::Result<Report> {
-        let Some(model) = &simulated.model else { return Err(BadInput("a prompt needs weights".into()).into()) };
+        let Some(model) = &simulated.model else {
+            return Err(BadInput("a prompt needs the weights of a model".into()).into());
+        };
         let machine = &simulated.machine;
         let tokenizer = model::tokenizer(&model.gguf)?;
         let mut tokens = tokenizer.encode(prompt, true).map_err(ixc_error::Error::from)?;
@@ -321,7 +333,7 @@ impl Args {
         // Flush before messages on standard error, which may be the same terminal.
         out.flush()?;
         if self.check {
-            note!("check     {compared} logits, all with the bits of the CPU's engine");
+            note!("check     {compared} logits, all equal to the CPU's bit for bit");
         }
         note!("simulated {cycles} cycles, {:.1} µs; the last step:", seconds * 1e6);
         note!("{}", report.summary());
@@ -363,7 +375,9 @@ fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
     }
     let place = found.iter().zip(right).position(|pair| !same(pair)).unwrap_or(0);
     let (a, b) = (found.get(place).copied().unwrap_or(f32::NAN), right.get(place).copied().unwrap_or(f32::NAN));
-    anyhow::bail!("at position {position} logit {place} is {a:?} on the grid and {b:?} on this CPU")
+    anyhow::bail!(
+        "results differ: at position {position}, the logit of token {place} is {a:?} on the grid and {b:?} on this CPU"
+    )
 }
 
 /// Min columns of a terminal for the whole table of steps.

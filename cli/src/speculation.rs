@@ -51,8 +51,7 @@ impl SpeculationMethod {
             }
             if OF_ACTIVATIONS.iter().any(|known| word == *known) {
                 return Err(
-                    "draft models that read another one's activations are not run; ngram, nextn and a draft model \
-                            of its own guess"
+                    "draft models that read the activations of the main model are not supported; expected ngram, nextn or a separate draft model"
                         .to_owned(),
                 );
             }
@@ -171,7 +170,7 @@ impl SpeculationChoice {
         let (path, nextn) = match self.method() {
             SpeculationMethod::Off => return Ok(None),
             SpeculationMethod::Ngram | SpeculationMethod::OwnLayer if self.model_draft.is_some() => {
-                let wrong = "--spec ngram and nextn use no --model-draft: give one of the two options";
+                let wrong = "--spec ngram and --spec nextn use no draft model: leave --spec or --model-draft out";
                 return Err(Usage(wrong.into()).into());
             }
             SpeculationMethod::OwnLayer => (model.map(Path::to_owned), Nextn::Alone),
@@ -184,13 +183,13 @@ impl SpeculationChoice {
                 return Ok(Some(Guesser::Ngram(Ngram::new(NgramOptions { min, max }))));
             }
             SpeculationMethod::Model(None) => {
-                return Err(Usage("the draft model is missing; --model-draft names it".into()).into());
+                return Err(Usage("the draft model is missing; give it with --model-draft".into()).into());
             }
             SpeculationMethod::Model(Some(name)) => (name.path().map(Path::to_owned), Nextn::Absent),
         };
         let path = path.as_deref();
         if self.model_draft.is_some() && matches!(&self.spec, SpeculationMethod::Model(Some(_))) {
-            return Err(Usage("--spec and --model-draft both name a model that guesses".into()).into());
+            return Err(Usage("--spec and --model-draft both name a draft model; leave one of them out".into()).into());
         }
         let run = &like.run;
         let run = engine::EngineOptions {

@@ -23,24 +23,27 @@ const SPELLINGS: [(&str, &[(&str, &str)]); 4] = [
 ];
 /// Options of llama.cpp's programs that ixc does not have, and the reasons.
 const UNSUPPORTED: [(&[&str], &str); 13] = [
-    (&["-ngl", "--n-gpu-layers", "--gpu-layers"], "there is no GPU to put layers on; leave it out"),
-    (&["-fa", "--flash-attn"], "attention is always computed in this way; leave it out"),
+    (&["-ngl", "--n-gpu-layers", "--gpu-layers"], "ixc does not use a GPU; leave this option out"),
+    (&["-fa", "--flash-attn"], "flash attention is always on; leave this option out"),
     (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], "`--kv KEYS,VALUES` sets the formats of the KV cache"),
-    (&["-tb", "--threads-batch"], "-t sets the threads of prompts, too"),
+    (&["-tb", "--threads-batch"], "-t sets the threads for prompts and for generated tokens"),
     (
         &["-b", "--batch-size", "-ub", "--ubatch-size"],
         "`ixc compile --max-tokens` sets the maximum number of tokens in a step",
     ),
-    (&["-st", "--single-turn"], "--chat with -p answers one turn"),
+    (&["-st", "--single-turn"], "--chat with -p answers one turn and ends"),
     (&["-sysf", "--system-prompt-file"], "--system takes the text itself, such as \"$(cat FILE)\""),
-    (&["--mmap", "--no-mmap"], "model files are always mapped; leave it out"),
-    (&["--jinja", "--no-jinja"], "chat templates are always rendered as Jinja; leave it out"),
+    (&["--mmap", "--no-mmap"], "model files are always mapped into memory; leave this option out"),
+    (&["--jinja", "--no-jinja"], "chat templates are always rendered as Jinja; leave this option out"),
     (
         &["-cb", "--cont-batching", "-nocb", "--no-cont-batching"],
-        "the server always batches continuously; leave it out",
+        "the server always batches continuously; leave this option out",
     ),
-    (&["--metrics", "--slots", "--props"], "the server always has these paths; leave it out"),
-    (&["-mm", "--mmproj"], "models with images run as text models; leave it out"),
+    (
+        &["--metrics", "--slots", "--props"],
+        "the server always serves /metrics, /slots and /props; leave this option out",
+    ),
+    (&["-mm", "--mmproj"], "models with images run as text models, without their projector; leave this option out"),
     (&["--lora", "--lora-scaled"], "LoRA adapters are not supported"),
 ];
 /// Options whose value is text that may look like an option.
@@ -112,10 +115,10 @@ mod tests {
             assert_eq!(check_line(line).as_deref(), Ok(expected));
         }
         for (line, says) in [
-            ("ixc run m.gguf -ngl 99", "ixc has no -ngl: there is no GPU"),
-            ("ixc serve m.gguf --n-gpu-layers 99", "ixc has no --n-gpu-layers: there is no GPU"),
+            ("ixc run m.gguf -ngl 99", "ixc has no -ngl: ixc does not use a GPU"),
+            ("ixc serve m.gguf --n-gpu-layers 99", "ixc has no --n-gpu-layers: ixc does not use a GPU"),
             ("ixc serve m.gguf --no-mmap", "ixc has no --no-mmap: model files are always mapped"),
-            ("ixc bench -fa 1", "ixc has no -fa: attention"),
+            ("ixc bench -fa 1", "ixc has no -fa: flash attention"),
             ("ixc eval m.gguf -ctk q8_0", "`--kv KEYS,VALUES`"),
         ] {
             let error = check_line(line).unwrap_err();

@@ -29,7 +29,7 @@ pub enum Stage {
 impl Stage {
     /// Returns the list of stages, for a command line that names none.
     pub fn list() -> String {
-        let mut list = "--stage is missing; it takes".to_owned();
+        let mut list = "--stage is missing; its values are".to_owned();
         for value in Stage::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
             let help = value.get_help().map(ToString::to_string).unwrap_or_default();
             list += &format!("\n  {:<8} {help}", value.get_name());
@@ -123,11 +123,11 @@ fn no_kernel(name: &str, kernels: &[&str]) -> String {
     let hint = match weight {
         Some((layer, weight)) => {
             let op = weight.trim_end_matches(".weight").trim_end_matches(".bias");
-            format!("; that is a weight, whose kernels are those of --op {op} --layer {layer}")
+            format!("; this is the name of a weight, whose kernels are those of --op {op} --layer {layer}")
         }
         None => String::new(),
     };
-    format!("no kernel is called {name}{hint}; there are {}{more}", near.join(", "))
+    format!("no kernel has the name {name}{hint}; the kernels are {}{more}", near.join(", "))
 }
 
 /// Returns the kernels whose names contain `name`.

@@ -71,7 +71,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
     if let Some(Overlap { reading, hidden }) = decode.overlap(threads) {
         stat!(
             Overlap,
-            "the drive read during {:.0} % of decode; computing hid {:.0} % of that time",
+            "the drive read during {:.0} % of decode; threads computed during {:.0} % of that time",
             100.0 * reading,
             100.0 * hidden
         );

@@ -50,7 +50,7 @@ impl TemplateChoice {
         if !path.exists() && !name.contains(['/', '.']) {
             let names = known::names().join(", ");
             return Err(BadInput(format!(
-                "there is no chat template {name:?}, nor a file of that name; known ones are {names}"
+                "there is no chat template {name:?}, nor a file of that name; the known templates are {names}"
             ))
             .into());
         }

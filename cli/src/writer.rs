@@ -126,7 +126,7 @@ impl Writer<'_> {
         let FittedPrompt { prompt, dropped } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
             let (context, dropped) = (self.session.model().context(), count_text(dropped as u64, "oldest turn"));
-            note!("ixc: the context of {context} tokens is full: {dropped} dropped");
+            note!("ixc: the context of {context} tokens is full: the conversation goes on without its {dropped}");
         }
         let has_markers = prompt.parser.is_some();
         let WrittenText { tokens, interrupted, answer } = self.write(&prompt.tokens, limit, prompt.parser)?;
@@ -207,8 +207,12 @@ impl Writer<'_> {
         }
         if generation.end == End::Context {
             let (context, model) = (self.session.model().context(), self.session.model().facts().context);
-            let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
-            note!("ixc: the context of {context} tokens is full, the text ends here{more}");
+            let more = if model > context {
+                format!("; --ctx makes the context larger, up to {model} tokens")
+            } else {
+                String::new()
+            };
+            note!("ixc: the context of {context} tokens is full, so the text ends here{more}");
         }
         match self.params.stats {
             Some(StatsFormat::Text) => self.stats(&generation, before.as_ref()),
@@ -325,7 +329,10 @@ impl Writer<'_> {
         }
         let packing = generation.prefill.packing + generation.decode.packing;
         if packing > 0.0 {
-            stat!(Packing, "{packing:.2} s of this time, at the first use of weights; `ixc compile` avoids it");
+            stat!(
+                Packing,
+                "{packing:.2} s of this run, for packing weights at their first use; a plan of `ixc compile` has packed weights"
+            );
         }
         let Generation { prefill, decode, op_times: spent, .. } = generation;
         for (part, phase, stats) in [(Label::Prefill, prefill, &spent.prefill), (Label::Decode, decode, &spent.decode)]

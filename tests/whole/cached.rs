@@ -200,7 +200,7 @@ fn program_reports_cache_formats_and_refuses_unsupported_ones() {
         (&["run", plan, "-p", "x", "--kv", "q8_0"], "a plan already fixes"),
         (&["plan", plan, "--kv", "q8_0"], "a plan already fixes"),
         (&["run", "-p", "x", "-ctk", "q8_0"], "--kv"),
-        (&["compile", "--target", "dataflow:tiny", "--kv", "q8_0", "-o", out], "f16 keys and values"),
+        (&["compile", "--target", "dataflow:tiny", "--kv", "q8_0", "-o", out], "keys and values in f16"),
         (&["logits", "--tokens", "1", "-o", out, "--engine", "interpreter", "--kv", "q8_0"], "--kv"),
     ] {
         let output = ixc(arguments).output().unwrap();

@@ -154,7 +154,7 @@ fn invalid_bench_files_are_refused() {
     refused(&file("text", "hello"), 65, "it is not a JSON document");
     refused(&file("other", r#"{"schema": "ixc.inspect.v1"}"#), 65, "expected \"ixc.bench.v1\"");
     refused(&file("rows", r#"{"schema": "ixc.bench.v1", "rows": 5}"#), 65, "it has no rows");
-    refused(&file("none", r#"{"schema": "ixc.bench.v1", "rows": []}"#), 65, "no row in common");
+    refused(&file("none", r#"{"schema": "ixc.bench.v1", "rows": []}"#), 65, "no measured row in common");
     refused(&folder.join("missing"), 66, "missing");
     // Rows with too few rounds are not compared.
     let (status, said, _) = compared(&good, &good, &[]);

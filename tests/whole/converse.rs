@@ -46,11 +46,11 @@ fn a_conversation_goes_on_when_its_context_is_full() {
     let said = terminal.say(&"and so on ".repeat(80));
     assert!(
         said.contains(
-            "tokens do not fit into the context of 64; this model was trained for up to 2048; --ctx makes it larger"
+            "tokens do not fit into the context of 64; this model was trained for up to 2048; --ctx makes the context larger"
         ),
         "{said}"
     );
-    assert!(said.contains("taken back"), "{said}");
+    assert!(said.contains("removed from the conversation"), "{said}");
     let said = terminal.say("Go on.");
     assert!(!said.contains("error"), "{said}");
     terminal.say(&format!("/save {}", file.display()));
@@ -72,7 +72,8 @@ fn oversized_message_error_suggests_a_larger_context() {
         let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(65), "{error}");
-        let says = "do not fit into the context of 64; this model was trained for up to 2048; --ctx makes it larger";
+        let says =
+            "do not fit into the context of 64; this model was trained for up to 2048; --ctx makes the context larger";
         assert!(error.contains(says), "{error}");
     }
 }
@@ -82,9 +83,12 @@ fn full_context_ends_the_answer_and_next_message_continues() {
     let mut terminal = Terminal::start(&mut chat(&["-c", "32", "-n", "-1", "--ignore-eos"]), None);
     terminal.asked();
     let said = terminal.say("Hello");
-    assert!(said.contains("the context of 32 tokens is full, the text ends here"), "{said}");
+    assert!(said.contains("the context of 32 tokens is full, so the text ends here"), "{said}");
     let said = terminal.say("Go on");
-    assert!(said.contains("the context of 32 tokens is full: 1 oldest turn dropped"), "{said}");
+    assert!(
+        said.contains("the context of 32 tokens is full: the conversation goes on without its 1 oldest turn"),
+        "{said}"
+    );
     terminal.send("/bye\r");
     assert_eq!(terminal.end().1.code(), Some(0));
 }
@@ -278,7 +282,9 @@ fn template_option_replaces_a_missing_template() {
         other
     );
 
-    for (name, status, says) in [("nosuch", 65, "known ones are alpaca"), ("no/such.jinja", 66, "no/such.jinja")] {
+    for (name, status, says) in
+        [("nosuch", 65, "the known templates are alpaca"), ("no/such.jinja", 66, "no/such.jinja")]
+    {
         let output = bare(&["-p", "Hello", "--chat-template", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
         assert!(stderr(&output).contains(says), "{}", stderr(&output));

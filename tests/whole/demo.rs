@@ -89,7 +89,7 @@ fn single_text_argument_is_not_taken_as_a_model() {
         (output.status.code(), stderr(&output))
     };
     let (status, said) = refused(&["tokenize", "some text"]);
-    assert!(status == Some(2) && said.contains("a text comes after MODEL"), "{said}");
+    assert!(status == Some(2) && said.contains("give a text after MODEL"), "{said}");
     assert_eq!(refused(&["tokenize", "demo", "text", "-p", "text"]).0, Some(2));
     let (status, said) = refused(&["detokenize"]);
     assert!(status == Some(2) && said.contains("IDS"), "{said}");

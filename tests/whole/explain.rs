@@ -60,7 +60,7 @@ fn empty_selection_lists_available_names() {
     assert!(dump(&["--layer", "9"]).contains("no item is in layer 9; layers are 0-3"));
     assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
-    assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("drawings are of all of a graph"));
+    assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("a drawing shows the whole graph"));
     assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
     assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("an op or layer cannot select from it"));
     assert!(refused(&["explain", "--op", "zzz"]).contains("no item has the name \"zzz\""));
@@ -93,7 +93,7 @@ fn model_kernels_are_listed_with_users_and_by_op() {
     let several = ixc(["kernel", "show", "demo:gem", "--target", "avx2", "--op", "attn_output"]).output().unwrap();
     let message = stderr(&several);
     assert!(several.status.code() == Some(65) && message.contains("matches several kernels of demo"), "{message}");
-    assert!(message.contains("or select with --op and --layer"), "{message}");
+    assert!(message.contains("or select a kernel with --op and --layer"), "{message}");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn placement_decisions_list_rejected_alternatives() {
         1
     );
     let refused = refused(&["explain", "--target", "dataflow:small", "--memory", "1GiB"]);
-    assert!(refused.contains("apply to plans, not to a grid"), "{refused}");
+    assert!(refused.contains("apply to plans for a CPU, not to a dataflow grid"), "{refused}");
 }
 
 /// Checks the demo model's decisions as text. Decisions of equal layers are printed once.

@@ -200,7 +200,10 @@ fn code_for_other_machines_is_emulated() {
             let output = kernel(["run", "add", "--target", target.name()]);
             assert_eq!(output.status.code(), Some(69));
             let said = stderr(&output);
-            assert!(said.contains("this machine lacks ") && said.contains("--emulate runs it anywhere"), "{said}");
+            assert!(
+                said.contains("this machine lacks ") && said.contains("--emulate runs the kernel on any machine"),
+                "{said}"
+            );
         }
     }
 }

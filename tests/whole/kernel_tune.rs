@@ -49,7 +49,9 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     }
     let table = stdout(ixc(tune.into_iter().chain(["-r", "2", "--place", "caches", "--no-save"])));
     assert!(
-        table.contains("candidate") && table.contains("us/row") && table.contains("default by cache sizes: rows="),
+        table.contains("candidate")
+            && table.contains("us/row")
+            && table.contains("default choice from cache sizes: rows="),
         "{table}"
     );
     // `--choose` stores the chosen candidate, even if another candidate is faster.
@@ -78,7 +80,7 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     let output = ixc(by_model.into_iter().chain([foreign.name()])).output().unwrap();
     assert!(stderr(&output).contains("name a file to write with -o"), "{}", stderr(&output));
     let table = stdout(ixc(by_model.into_iter().chain([foreign.name(), "-o", zen4.to_str().unwrap()])));
-    assert!(table.contains("cycles/row") && table.contains("the model of "), "{table}");
+    assert!(table.contains("cycles/row") && table.contains("the cost model of "), "{table}");
 }
 
 /// Checks the tuning of a model in its own steps. First, each expensive product is tuned. Then,

@@ -148,9 +148,9 @@ fn unloadable_models_are_reported() {
     let (a, none) = (a.to_str().unwrap(), folder.join("none.gguf"));
     let empty = scratch("models_none");
     for (arguments, status, says) in [
-        (&[a, a][..], 2, "two models are called a"),
+        (&[a, a][..], 2, "two models have the name a"),
         (&[a, none.to_str().unwrap()], 66, "none.gguf"),
-        (&["demo", a, "--alias", "x"], 2, "--alias is for one model"),
+        (&["demo", a, "--alias", "x"], 2, "--alias works with one model only"),
         (&["--models-dir", empty.to_str().unwrap()], 65, "has no models"),
         (&["--models-dir", a], 74, "look for models in"),
     ] {
@@ -232,5 +232,8 @@ fn the_context_is_as_long_as_memory_allows() {
     let part = start_line(&[long, "--parallel", "256", "--memory", "1500MiB"]);
     let found = part.split("in contexts of ").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
     assert!([4096, 8192, 16_384, 32_768].contains(&found), "{part}");
-    assert!(part.contains(" tokens (as memory allows; the model's maximum is 65536, --ctx sets another), "), "{part}");
+    assert!(
+        part.contains(" tokens (limited by memory; the model's maximum is 65536; --ctx sets another length), "),
+        "{part}"
+    );
 }

@@ -172,7 +172,7 @@ fn foreign_file_is_replaced_only_with_force() {
     let path = folder.join("out");
     for (line, begins) in COMMANDS {
         fs::write(&path, "precious").unwrap();
-        refused(&command(line, &demo_model(), &path).output().unwrap(), 2, "--force replaces it");
+        refused(&command(line, &demo_model(), &path).output().unwrap(), 2, "--force replaces the file");
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         stdout({
             let mut forced = command(line, &demo_model(), &path);
@@ -196,7 +196,7 @@ fn emitted_stages_replace_only_stage_files() {
     fs::remove_file(&stages).unwrap();
     fs::create_dir(&stages).unwrap();
     fs::write(stages.join("3.plan.txt"), "precious").unwrap();
-    refused(&command(line, &demo_model(), &plan).output().unwrap(), 2, "--force replaces it");
+    refused(&command(line, &demo_model(), &plan).output().unwrap(), 2, "--force replaces the file");
     assert_eq!((names(&folder), names(&stages)), (vec!["p.d".to_owned()], vec!["3.plan.txt".to_owned()]));
     fs::remove_dir_all(&stages).unwrap();
     for _ in 0..2 {
@@ -380,7 +380,7 @@ fn foreign_part_file_is_replaced_only_with_force() {
     for (name, contents) in [(".h.ixp.part", "precious"), (".h.ixp.part.journal", "precious")] {
         let place = folder.join(name);
         fs::write(&place, contents).unwrap();
-        refused(&command(line, &demo_model(), &plan).output().unwrap(), 2, "--force replaces it");
+        refused(&command(line, &demo_model(), &plan).output().unwrap(), 2, "--force replaces the file");
         assert_eq!(fs::read_to_string(&place).unwrap(), contents);
         stdout({
             let mut forced = command(line, &demo_model(), &plan);

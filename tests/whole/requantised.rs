@@ -172,7 +172,10 @@ fn program_requantises_reports_the_error_and_saves() {
     assert!(dump.contains("stored = q4_k"), "{dump}");
     for (arguments, expected) in [
         (&["compile", "--text", text, "-o", plan, "--force"][..], "--weights"),
-        (&["compile", "--target", "dataflow:tiny", "--weights", "i8_row", "-o", out], "in the formats of the file"),
+        (
+            &["compile", "--target", "dataflow:tiny", "--weights", "i8_row", "-o", out],
+            "in the formats of the model file",
+        ),
         (&["run", "-p", "x", "--weights", "i5_row"], "expected i8_row, i4_row, i4_g128 or keep"),
         (&["run", "-p", "x", "--weights", "*_exps*=q4_k"], "expected i8_row, i4_row, i4_g128 or keep"),
         (&["run", plan, "-p", "x", "--weights", "i4_row"], "a plan already fixes"),

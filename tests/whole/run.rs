@@ -346,7 +346,7 @@ fn bench_takes_lists_and_depths() {
 #[test]
 fn bench_with_deferral_reports_bytes_read() {
     let refused = ixc(["bench", "--text", "x"]).output().unwrap();
-    assert!(refused.status.code() == Some(2) && stderr(&refused).contains("it needs --defer"), "{}", stderr(&refused));
+    assert!(refused.status.code() == Some(2) && stderr(&refused).contains("give --defer, too"), "{}", stderr(&refused));
     let model = demo_model();
     let bench =
         ["bench", model.to_str().unwrap(), "-p", "0", "-n", "4", "-r", "1", "-t", "2", "--defer", "1", "--json"];
@@ -498,7 +498,7 @@ fn experts_that_do_not_fit_are_streamed() {
     let mut command = run(&without, &memory);
     let refused = command.args(["--prefetch", "router"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(65));
-    assert!(stderr(&refused).contains("compile it with --prefetch router"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("compile the model with --prefetch router"), "{}", stderr(&refused));
     // A plan with blocks of experts has no kernels for weights in the model file's layout.
     let blocks = |more: &[&str]| {
         let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());

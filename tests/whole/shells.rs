@@ -72,7 +72,7 @@ fn manual_pages_are_of_every_command_and_groff_reads_them() {
     assert!(page(&[]).contains("EXAMPLES") && page(&["run"]).contains("IXC_THREADS"), "{}", page(&["run"]));
     let refused = ixc(["man", "kernel", "sho"]).output().unwrap();
     assert!(
-        refused.status.code() == Some(2) && stderr(&refused).contains("there are list, show"),
+        refused.status.code() == Some(2) && stderr(&refused).contains("the commands are list, show"),
         "{}",
         stderr(&refused)
     );

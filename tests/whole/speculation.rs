@@ -576,9 +576,9 @@ fn drafts_work_on_the_command_line() {
         assert!(stderr(&output).contains("by draft"), "{}", stderr(&output));
     }
     for (how, why) in [
-        (&["--spec", "draft"][..], "--model-draft names it"),
-        (&["--spec", "ngram", "-md", demo], "one of the two"),
-        (&["--spec", "nextn", "-md", demo], "one of the two"),
+        (&["--spec", "draft"][..], "give it with --model-draft"),
+        (&["--spec", "ngram", "-md", demo], "leave --spec or --model-draft out"),
+        (&["--spec", "nextn", "-md", demo], "leave --spec or --model-draft out"),
         (&["--spec", "ngram", "--spec-ngram-min", "9"], "--spec-ngram-max"),
         (&["--spec", demo, "--draft-p-min", "1.5"], "from 0 to 1"),
         (&["--spec", "ngram", "--draft-max", "65"], "65"),

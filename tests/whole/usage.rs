@@ -18,7 +18,7 @@ fn wrong_usage_has_one_exit_status() {
         (&["compile", "demo", "-o", "never.ixp", "--emit", "dataflow"], "dataflow:GRID"),
         (&["compile", "demo", "-o", "never.ixp", "--ctx", "8"], "dataflow:GRID"),
         (&["dump", "--stage", "graph", "--kernel", "x"], "--stage kernel"),
-        (&["dump", "--stage", "asm", "--kernel", "nosuch"], "no kernel is called"),
+        (&["dump", "--stage", "asm", "--kernel", "nosuch"], "no kernel has the name"),
         (&["logits", "--tokens", "1", "-o", "never.npy", "--engine", "interpreter", "--defer", "1"], "--defer"),
         (&["bench", "--text", "x"], "--defer"),
         (&["plan", "--memory", "1MiB"], "memory budget"),
@@ -27,7 +27,7 @@ fn wrong_usage_has_one_exit_status() {
         (&["kernel", "bench", "demo"], "demo names no kernel; a model's kernels are MODEL:NAME"),
         (&["kernel", "list", "demo"], "`ixc help kernel list` shows how to list them"),
         (&["quantise", "demo", "never.gguf", "Q3_K_M"], "`ixc quantise MODEL Q3_K_M -o OUTPUT`"),
-        (&["serve", "demo", "-ngl", "99"], "ixc has no -ngl: there is no GPU"),
+        (&["serve", "demo", "-ngl", "99"], "ixc has no -ngl: ixc does not use a GPU"),
     ] {
         let folder = scratch("usage");
         let output = ixc(arguments).current_dir(&folder).env("XDG_CACHE_HOME", &folder).output().unwrap();

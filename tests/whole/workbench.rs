@@ -167,7 +167,7 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     };
     // The file has the kernel as it was dumped.
     fs::write(&edited, &text).unwrap();
-    assert!(diff(&[]).contains("of the same IR") && diff(&[]).contains("equal, bit for bit"), "{}", diff(&[]));
+    assert!(diff(&[]).contains("with the same IR") && diff(&[]).contains("equal, bit for bit"), "{}", diff(&[]));
     // In this edit, another constant is added to the mean of squares.
     let wrong = text.replacen(" 1e-6", " 4.0", 1);
     assert_ne!(wrong, text);

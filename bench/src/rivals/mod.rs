@@ -110,12 +110,13 @@ fn read_driver(stdout: &str) -> anyhow::Result<Vec<Sample>> {
     }
     let rows = stdout.lines().filter_map(|line| line.strip_prefix("RESULT "));
     let samples = rows.map(|line| {
-        let row: Row = serde_json::from_str(line).with_context(|| format!("this is no result: {line}"))?;
+        let row: Row =
+            serde_json::from_str(line).with_context(|| format!("this line is not a result in JSON: {line}"))?;
         let work = match row.test.as_str() {
             "prefill" => Work::Prefill { tokens: row.tokens },
             "decode" => Work::Decode { tokens: row.tokens, depth: row.depth },
             "layer" => Work::Layer { tokens: row.tokens },
-            other => anyhow::bail!("there is no test called {other}"),
+            other => anyhow::bail!("a result names the unknown test {other}; expected prefill, decode or layer"),
         };
         Ok(Sample { work, values: row.values, bytes_per_token: None })
     });

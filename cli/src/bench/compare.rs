@@ -47,7 +47,11 @@ pub fn compare(paths: &Pair, format: Format, out: &mut dyn Write) -> anyhow::Res
     let (a, b) = (document(&paths.a)?, document(&paths.b)?);
     let Comparison { differences, rows, missing } = comparison::compare(&a, &b).map_err(BadInput)?;
     if rows.is_empty() {
-        let text = format!("{} and {} have no row in common", paths.a.display(), paths.b.display());
+        let text = format!(
+            "{} and {} have no measured row in common, so they cannot be compared",
+            paths.a.display(),
+            paths.b.display()
+        );
         return Err(BadInput(text).into());
     }
     match format {
@@ -146,7 +150,7 @@ fn text(
         writeln!(out, "different  {}: {} | {}", lines(what), lines(&cut(a)), lines(&cut(b)))?;
     }
     if differences.is_empty() {
-        writeln!(out, "           the same model, options, machine and version")?;
+        writeln!(out, "           none: both have the same model, options, machine and version")?;
     }
     writeln!(
         out,
@@ -171,7 +175,7 @@ fn text(
     missing.iter().try_for_each(|row| writeln!(out, "{}", lines(row)))?;
     let unsure = rows.iter().filter_map(|row| row.ratio).any(|ratio| ratio.confidence < CONFIDENCE);
     if unsure {
-        writeln!(out, "fewer than {ROUNDS} rounds of a test: measure with `-r {ROUNDS}` or more for 95 % confidence")?;
+        writeln!(out, "a test has fewer than {ROUNDS} rounds: measure with `-r {ROUNDS}` or more for 95 % confidence")?;
     }
     Ok(())
 }

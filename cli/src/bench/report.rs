@@ -126,7 +126,11 @@ impl<'w> Report<'w> {
         )?;
         if let Some(deferral) = &row.deferral {
             let experts = count_text(deferral.experts.into(), "expert");
-            writeln!(out, "{:>7} {experts} per token deferred: {:.3} x the speed without", "", deferral.ratio)?;
+            writeln!(
+                out,
+                "{:>7} {experts} per token deferred: {:.3} x the speed without deferral",
+                "", deferral.ratio
+            )?;
         }
         let read = Bytes(row.bytes_read_per_token as u64);
         match row.drive_share.map(|share| 100.0 * share) {

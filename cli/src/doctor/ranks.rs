@@ -40,8 +40,7 @@ impl LinkArgs {
     /// Measures the links of all ranks. Rank 0 prints them, and writes the description.
     pub fn run(&self, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
         let Some(transport) = ranks::transport() else {
-            let problem = "--ranks measures links between processes, and this one is alone: run \
-                           `mpirun -n 2 ixc doctor --ranks`, with a program that has MPI";
+            let problem = "--ranks measures links between processes, but this process is the only one: run `mpirun -n 2 ixc doctor --ranks`, with an ixc that was built with MPI";
             return Err(Usage(problem.to_owned()).into());
         };
         // Only rank 0 reads the description of the machines: other machines may not have this file.

@@ -106,7 +106,7 @@ impl Args {
         let dims = if kernel.dims.is_empty() { String::new() } else { format!("{}; ", dims_text(kernel, &case.dims)) };
         writeln!(
             out,
-            "{dims}{} and {} multiply-adds ({}) in a call",
+            "{dims}{} of data and {} multiply-adds ({}) in each call",
             Bytes(work.bytes),
             Count(work.multiply_adds),
             work.arithmetic.name()

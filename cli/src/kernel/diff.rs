@@ -103,7 +103,7 @@ impl Args {
             return self.status(&results, first, second);
         }
         writeln!(out, "a        {}", first.kernel.name)?;
-        writeln!(out, "b        {}{}", second.kernel.name, if equal_ir { ", of the same IR" } else { "" })?;
+        writeln!(out, "b        {}{}", second.kernel.name, if equal_ir { ", with the same IR as a" } else { "" })?;
         if let Some(spec) = &first.spec {
             writeln!(out, "spec     {spec}")?;
         }
@@ -121,7 +121,7 @@ impl Args {
             let count =
                 |n: &Option<usize>, what: &str| n.map_or(String::new(), |n| format!(", {} {what}", Count(n as u64)));
             let cycles = cycles.map_or(String::new(), |cycles| {
-                format!(", {cycles:.0} cycles by the model of {}", first.target.name())
+                format!(", {cycles:.0} cycles by the cost model of {}", first.target.name())
             });
             writeln!(
                 out,

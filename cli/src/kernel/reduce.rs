@@ -151,7 +151,10 @@ impl Args {
         writeln!(out, "tried       {}", count_text(reduced.tried as u64, "kernel"))?;
         writeln!(out, "written to  {}", Printable(&self.output.display().to_string()))?;
         if !reduced.complete {
-            note!("ixc: stopped after {}; --tries N tries more", count_text(reduced.tried as u64, "kernel"));
+            note!(
+                "ixc: the search stopped after it tried {}; --tries N tries more kernels",
+                count_text(reduced.tried as u64, "kernel")
+            );
         }
         Ok(())
     }

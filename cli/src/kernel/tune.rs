@@ -84,14 +84,17 @@ pub struct Args {
 }
 
 fn part(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(|| "expected a part, 0 to 1".to_owned())
+    text.parse()
+        .ok()
+        .filter(|part| (0.0..=1.0).contains(part))
+        .ok_or_else(|| "expected a fraction from 0 to 1".to_owned())
 }
 
 fn place(text: &str) -> Result<MemoryLevel, String> {
     match text {
         "memory" => Ok(MemoryLevel::Memory),
         "caches" => Ok(MemoryLevel::Caches),
-        _ => Err("expected memory or caches".to_owned()),
+        _ => Err("expected `memory` or `caches`".to_owned()),
     }
 }
 
@@ -131,7 +134,7 @@ impl Output<'_> {
 
     fn default(&mut self, found: &TunedKernel) {
         self.line(&format!(
-            "default by cache sizes: {}, {:.3} {}",
+            "default choice from cache sizes: {}, {:.3} {}",
             found.own,
             found.default.cost * self.unit.1,
             self.unit.0
@@ -146,9 +149,9 @@ impl Output<'_> {
     fn not_faster(&mut self, found: &TunedKernel) {
         match &found.close {
             Some(row) => {
-                self.line(&format!("nothing is faster beyond the spread of rounds: {}", Output::times(row)));
+                self.line(&format!("no candidate is faster by more than the spread of rounds: {}", Output::times(row)));
             }
-            None => self.line("nothing is faster"),
+            None => self.line("no candidate is faster than the default"),
         }
     }
 
@@ -180,7 +183,7 @@ impl Output<'_> {
                 self.line(&format!("\nwhole steps with {}", choices.join("; ")));
                 rows.iter().for_each(|row| self.line(&Output::times(row)));
                 if !is_faster {
-                    self.line("the model gains nothing by that beyond the spread");
+                    self.line("whole steps are not faster by more than the spread of rounds");
                 }
             }
         }
@@ -233,7 +236,7 @@ impl Args {
                     Some((named, opened)) => named.choose(opened, target, &self.kernel.selection())?,
                     None => self.kernel.choose()?,
                 };
-                let why = "it has no spec".to_owned();
+                let why = "the kernel has no spec".to_owned();
                 let none = ixc_error::Error::from(KernelError::NotTuned { spec: chosen.name.clone(), why });
                 Some(chosen.spec.ok_or(none)?)
             }
@@ -244,7 +247,9 @@ impl Args {
                 self.of_model(&model, named.path, spec, &setting, out)
             }
             (_, Some(spec)) => self.of_spec(&spec, &setting, out),
-            (_, None) => Err(Usage("name a kernel, a spec or a model".into()).into()),
+            (_, None) => {
+                Err(Usage("nothing is named that could be tuned: name a kernel, a spec or a model".into()).into())
+            }
         }
     }
 
@@ -295,7 +300,7 @@ impl Args {
     fn subject(setting: &Setting) -> String {
         let source = match &setting.source {
             MeasurementSource::Cpu(name) => name.clone(),
-            MeasurementSource::Model(name) => format!("the model of {name}"),
+            MeasurementSource::Model(name) => format!("the cost model of {name}"),
         };
         format!("for {} on {}", setting.target.name(), Printable(&source))
     }
@@ -401,8 +406,8 @@ impl Args {
             (Some((row, _)), _) => report.line(&format!("as requested: {}", Output::times(row))),
             (None, true) => {
                 report.line(match is_one {
-                    true => "nothing makes the model faster: the choice from cache sizes stays",
-                    false => "nothing makes the model faster beyond the spread: the choice from cache sizes stays",
+                    true => "no candidate makes the model faster: the choice from cache sizes stays",
+                    false => "no candidate makes the model faster by more than the spread of rounds: the choice from cache sizes stays",
                 });
             }
             (None, false) => {}

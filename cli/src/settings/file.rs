@@ -262,7 +262,12 @@ impl Reader<'_> {
                 for item in items {
                     match scalar(item.get_ref()) {
                         Some(FileValue::Number(text) | FileValue::Text(text)) => texts.push(text),
-                        _ => return Err(wrong("a list with other values", self.line(item.span().start))),
+                        _ => {
+                            return Err(wrong(
+                                "a list whose items are not all strings or numbers",
+                                self.line(item.span().start),
+                            ));
+                        }
                     }
                 }
                 FileValue::List(texts)

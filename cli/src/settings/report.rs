@@ -117,7 +117,7 @@ impl SettingRow {
                 found = found.take().or(setting);
                 refused.map_or(Ok(()), |error| Err(error.to_string()))
             });
-            let of_command = |error| format!("`ixc {}` refuses it: {error}", names.join(" "));
+            let of_command = |error| format!("`ixc {}` refuses this value: {error}", names.join(" "));
             problem = problem.or(checked.err().map(of_command));
         }
         // No command accepts the value, so its raw text is shown.
