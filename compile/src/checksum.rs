@@ -19,10 +19,10 @@ const DIGITS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
     /// The text should end with a checksum, but has none.
-    #[error("has no checksum at its end")]
+    #[error("the text has no checksum at its end")]
     Missing,
     /// The text's checksum differs from the stored one: the file is damaged or edited.
-    #[error("is damaged or was edited: the checksum of its text is {found}, expected {expected}")]
+    #[error("the text is damaged or was edited: its checksum is {found}, expected {expected}")]
     Differs {
         /// Checksum computed from the text.
         found: String,

@@ -132,7 +132,7 @@ fn decision(comparison: &Comparison, machines: &Machines, ranks: u32) -> Decisio
     });
     let StepForecast { seconds, bound, .. } = &comparison.decode;
     let (time, bound, name) = (seconds * 1e3, bound.words(), &machines.name);
-    let why = format!("{time:.2} ms a token on {ranks} ranks of {name}, as predicted; bound: {bound}");
+    let why = format!("predicted {time:.2} ms for each token on {ranks} ranks of {name}; bound: {bound}");
     let decision = Decision::new("the model", "", "division").chose(division).since(why).over_all(rejected);
     Decision { pass: shard::PASS.name, ..decision }
 }

@@ -8,7 +8,9 @@ use ixc_ir::graph::ranks::RanksError;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The text is neither a built-in name of machines nor a path of a file.
-    #[error("there are no machines `{name}`; expected one of {names}, or a path that ends in .toml")]
+    #[error(
+        "there is no description of machines called `{name}`; expected one of {names}, or a path that ends in .toml"
+    )]
     UnknownMachines {
         /// The requested name or path.
         name: String,
@@ -47,7 +49,9 @@ pub enum ClusterError {
         field: String,
     },
     /// The machines have too few sockets.
-    #[error("{ranks} ranks need {ranks} sockets; {name} has {machines} machines of {sockets}")]
+    #[error(
+        "{ranks} ranks need {ranks} sockets; {name} has {machines} machines, each with this number of sockets: {sockets}"
+    )]
     TooManyRanks {
         /// Number of ranks.
         ranks: u32,
@@ -59,14 +63,14 @@ pub enum ClusterError {
         sockets: u32,
     },
     /// There are no ranks.
-    #[error("there are no ranks; expected at least 1")]
+    #[error("the number of ranks is 0; expected at least 1")]
     NoRanks,
     /// The graphs of the ranks do not match.
     #[error(transparent)]
     Ranks(#[from] RanksError),
     /// The weights of a rank, without experts, do not fit in the memory of a socket.
     #[error(
-        "rank {rank} has {needed} bytes of weights besides experts; a socket has {memory} bytes of memory; use more ranks"
+        "rank {rank} has {needed} bytes of weights without its experts; a socket has only {memory} bytes of memory; use more ranks"
     )]
     NoMemory {
         /// Number of the rank.
@@ -78,7 +82,7 @@ pub enum ClusterError {
     },
     /// The experts of a rank do not fit in memory, and there is no drive from which to read them.
     #[error(
-        "rank {rank} has {needed} bytes of weights; a socket has {memory} bytes of memory and {name} has no drive; use more ranks, or describe the drive"
+        "rank {rank} has {needed} bytes of weights; a socket has only {memory} bytes of memory, and {name} describes no drive for experts; use more ranks, or describe the drive"
     )]
     NoDrive {
         /// Number of the rank.

@@ -411,12 +411,14 @@ fn record_step_tokens(model: &Model, options: &CompileOptions) {
     decisions.begin(DECIDES);
     let decision = Decision::new("a prefill step", "", "tokens");
     decisions.add(match options.max_tokens.filter(|asked| *asked != tokens) {
-        Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), format!("the user set {asked}")),
+        Some(asked) => {
+            decision.chose(asked.to_string()).over(tokens.to_string(), format!("the user requested {asked} tokens"))
+        }
         None if !model.arch.hyper.causal => decision
             .chose(tokens.to_string())
-            .over(DEFAULT_MAX_TOKENS.to_string(), "attention is not causal, so a step holds the whole text"),
+            .over(DEFAULT_MAX_TOKENS.to_string(), "attention is not causal, so one step must hold the whole text"),
         None if tokens > DEFAULT_MAX_TOKENS => {
-            let why = format!("an expert would get fewer than {EXPERT_ROWS} rows on average");
+            let why = format!("an expert would get fewer than {EXPERT_ROWS} rows of a step on average");
             decision.chose(tokens.to_string()).over(DEFAULT_MAX_TOKENS.to_string(), why)
         }
         None => {
@@ -537,7 +539,7 @@ impl FromStr for CompileTarget {
             None => name
                 .parse()
                 .map(CompileTarget::Processor)
-                .map_err(|error| format!("{error}; and dataflow:GRID, GRID being a name or a TOML file")),
+                .map_err(|error| format!("{error}; or dataflow:GRID, where GRID is the name of a grid or a TOML file")),
         }
     }
 }

@@ -66,7 +66,9 @@ pub enum Error {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// The requested last pass is not after the pass to continue from.
-    #[error("compilation starts after pass {start}, and pass {last} does not come later; name a later pass")]
+    #[error(
+        "compilation starts after pass {start}, but the last pass {last} does not come after it; name a later pass"
+    )]
     BehindPass {
         /// The pass after which compiling continues.
         start: &'static str,
@@ -127,7 +129,7 @@ pub enum Error {
     #[error(transparent)]
     DescriptorWeight(#[from] WeightError),
     /// The file is a plan, but a model file is needed.
-    #[error("{}: is a plan; expected the model file that the plan was compiled from", path.display())]
+    #[error("{}: is a plan; expected the model file from which the plan was compiled", path.display())]
     IsPlan {
         /// Path of the plan.
         path: PathBuf,
@@ -183,8 +185,8 @@ pub enum Error {
 /// trained.
 pub fn larger(context: usize, model: usize) -> String {
     match model > context {
-        true => format!("this model was trained for up to {model}"),
-        false => "this model was trained for no more".into(),
+        true => format!("this model was trained for up to {model} tokens"),
+        false => "this model was not trained for longer texts".into(),
     }
 }
 

@@ -82,7 +82,7 @@ impl KernelFile {
         let kernel = || lines().find(|(_, line)| line.starts_with("kernel "));
         let line = of_buffer.or_else(kernel).map_or(1, |(line, _)| line);
         let indent = self.text.lines().nth(line - 1).map_or(0, |text| text.len() - text.trim_start().len());
-        let said = if found.is_empty() { "no such line" } else { &found };
+        let said = if found.is_empty() { "no line of this kind" } else { &found };
         let problem = format!(
             "the signature differs from that of the original kernel: found \"{said}\", expected \"{expected}\""
         );

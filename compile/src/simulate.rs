@@ -35,7 +35,7 @@ use ixc_model_files::gguf::Gguf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
     /// The model has another number of files than the descriptor.
-    #[error("the model has {found} files; the descriptor expects {expected}")]
+    #[error("the number of model files is {found}; the descriptor expects {expected}")]
     Files {
         /// Number of files of the model.
         found: usize,
@@ -133,7 +133,7 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     let (file, offset) = (tensor.file() as u64, tensor.offset());
     if (file, offset) != (info.file.into(), info.offset) {
         return Err(format!(
-            "it is at byte {} of file {}; the model has it at byte {offset} of file {file}",
+            "the descriptor has it at byte {} of file {}; the model has it at byte {offset} of file {file}",
             info.offset, info.file
         ));
     }
@@ -142,20 +142,28 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     let shape: Vec<u64> = tensor.dims().iter().rev().copied().collect();
     let same_shape = shape.iter().skip_while(|n| **n == 1).eq(info.shape.iter().skip_while(|n| **n == 1));
     if found != stored_format || !same_shape {
-        return Err(format!("it is {stored_format} {:?}; the model's is {found} {shape:?}", info.shape));
+        return Err(format!(
+            "the descriptor has it as {stored_format} {:?}; the model has it as {found} {shape:?}",
+            info.shape
+        ));
     }
-    let columns = *info.shape.last().ok_or("it has no dimensions; expected those of the model's weight")?;
+    let columns = *info
+        .shape
+        .last()
+        .ok_or("it has no dimensions in the descriptor; expected the dimensions of the model's weight")?;
     let stored = gguf.tensor_data(tensor);
     let packed = format != stored_format;
     if packed && format.unpacked_format() != Some(stored_format) {
         let right = format.unpacked_format().map_or("nothing".to_owned(), |from| from.to_string());
-        return Err(format!("it is {format}, packed from {stored_format}; {format} can only be packed from {right}"));
+        return Err(format!(
+            "its format is {format}, packed from {stored_format}; {format} can only be packed from {right}"
+        ));
     }
     let rows = info.shape.iter().rev().skip(1).try_fold(1u64, |rows, n| rows.checked_mul(*n));
     let bytes = rows.and_then(|rows| rows.checked_mul(format.row_bytes(columns)?));
     if bytes != Some(info.bytes) {
         let right = bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
-        return Err(format!("it has {} bytes; {format} {:?} has {right}", info.bytes, info.shape));
+        return Err(format!("it has {} bytes; a weight of {format} {:?} has {right}", info.bytes, info.shape));
     }
     if packed && !rows.is_some_and(|rows| rows.is_multiple_of(STRIP as u64)) {
         return Err(format!(
@@ -189,7 +197,10 @@ impl WeightBytes for ModelWeights<'_> {
         let end = offset.checked_add(bytes).filter(|end| *end <= all.len() as u64);
         match end {
             Some(end) => Ok(Cow::Borrowed(&all[offset as usize..end as usize])),
-            None => Err(format!("{bytes} bytes were requested from byte {offset} on; the weight has {}", all.len())),
+            None => Err(format!(
+                "{bytes} bytes were requested from byte {offset} on; the weight has only {} bytes",
+                all.len()
+            )),
         }
     }
 }

@@ -149,7 +149,11 @@ fn read(path: &Path) -> Result<Option<(StoredTuning, TunedChoices)>, Error> {
     let stored: StoredTuning = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if (stored.format.as_str(), stored.version) != (FORMAT, VERSION) {
         let found: String = stored.format.chars().take(32).collect();
-        return Err(malformed(format!("format {found:?} version {}, not {FORMAT} {VERSION}", stored.version)).into());
+        return Err(malformed(format!(
+            "its format is {found:?}, version {}; expected {FORMAT}, version {VERSION}",
+            stored.version
+        ))
+        .into());
     }
     let found = crc(&stored.rows).map_err(|error| malformed(error.to_string()))?;
     if found != stored.crc32 {
@@ -234,7 +238,7 @@ impl TunedFile {
                 choices,
             }),
             Err(error) => {
-                tracing::warn!(%error, "the file of tuned choices cannot be used, and is ignored");
+                tracing::warn!(%error, "the file of tuned choices cannot be used and is ignored");
                 None
             }
         }
@@ -276,7 +280,7 @@ impl TunedFile {
             let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
             if !is_taken {
                 let file = self.path.display();
-                tracing::warn!(%file, %choice, "a tuned choice is no longer a candidate, and is ignored; `ixc kernel tune` finds another");
+                tracing::warn!(%file, %choice, "a tuned choice is ignored, because it is no longer a candidate for its weight; `ixc kernel tune` finds a new choice");
             }
             is_taken
         };
@@ -324,7 +328,7 @@ impl Place {
         });
         match held {
             Err(error) if self.is_own && matches!(error, Error::Tuned(_)) => {
-                tracing::warn!(%error, "the file of tuned choices cannot be read, and is replaced");
+                tracing::warn!(%error, "the file of tuned choices cannot be read, and a new file replaces it");
                 Ok(None)
             }
             held => held,

@@ -148,7 +148,9 @@ pub enum KernelCostError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// A loop of the code does not belong to any loop of the kernel IR.
-    #[error("the loop at offset {start:#x} comes from no loop of the kernel, so its trip count is unknown")]
+    #[error(
+        "the loop at offset {start:#x} of the code belongs to no loop of the kernel IR, so its trip count is unknown"
+    )]
     Trip {
         /// Offset of the loop.
         start: u32,

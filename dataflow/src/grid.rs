@@ -163,7 +163,7 @@ impl Grid {
             }
         }
         if self.pes() > MAX_PES {
-            return wrong("width x height", self.pes().to_string(), "there may be 4194304 PEs");
+            return wrong("width x height", self.pes().to_string(), "the grid may have at most 4194304 PEs");
         }
         if !(1..=MAX_SRAM).contains(&self.pe.sram_bytes) {
             return wrong("pe.sram_bytes", self.pe.sram_bytes.to_string(), "it must be 1 to 4 GiB");
@@ -203,12 +203,12 @@ impl Grid {
             return wrong("io.latency_seconds", self.io.latency_seconds.to_string(), "it must be a number from 0 on");
         }
         if self.io.edges.is_empty() {
-            return wrong("io.edges", "[]".to_owned(), "there must be at least one edge for input");
+            return wrong("io.edges", "[]".to_owned(), "expected at least one edge of the grid for input");
         }
         if let Routing::Colours(colours) = self.link.routing
             && !(1..=MAX_COLOURS).contains(&colours)
         {
-            return wrong("link.routing.colours", colours.to_string(), "there must be 1 to 64");
+            return wrong("link.routing.colours", colours.to_string(), "expected 1 to 64 colours");
         }
         Ok(())
     }

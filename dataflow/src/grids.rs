@@ -32,7 +32,7 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum GridFileError {
     /// The text is neither the name of a built-in grid nor a path of a file.
-    #[error("there is no grid `{name}`; expected one of {names}, or a path that ends in .toml")]
+    #[error("there is no dataflow grid `{name}`; expected one of {names}, or a path that ends in .toml")]
     Unknown {
         /// The requested name or path.
         name: String,

@@ -337,9 +337,9 @@ impl fmt::Display for Summary {
         ] {
             write!(bounds, "{}{name} {cycles:.0}", if bounds.is_empty() { "" } else { ", " })?;
         }
-        writeln!(f, "roofline   at least so many cycles: {bounds}")?;
+        writeln!(f, "roofline   min cycles by each limit: {bounds}")?;
         let Some(path) = &self.critical else {
-            return writeln!(f, "path       not followed: too many firings");
+            return writeln!(f, "path       not computed: the step has too many firings");
         };
         writeln!(
             f,

@@ -44,7 +44,7 @@ impl std::error::Error for Fault {}
 #[non_exhaustive]
 pub enum FaultKind {
     /// A load or store that is not inside a buffer.
-    #[error("{} of {bytes} bytes at byte {offset} of `{buffer}`, which has {size}", access(*write))]
+    #[error("{} of {bytes} bytes at byte {offset} of buffer `{buffer}`, which has {size} bytes", access(*write))]
     OutOfBounds {
         /// Name of the nearest buffer.
         buffer: String,
@@ -58,7 +58,7 @@ pub enum FaultKind {
         write: bool,
     },
     /// A store to a read-only buffer.
-    #[error("store of {bytes} bytes at byte {offset} of `{buffer}`, which is read-only")]
+    #[error("store of {bytes} bytes at byte {offset} of buffer `{buffer}`, which is read-only")]
     ReadOnly {
         /// Name of the buffer.
         buffer: String,
@@ -78,7 +78,7 @@ pub enum FaultKind {
         write: bool,
     },
     /// An access to the stack below the red zone.
-    #[error("{} {below} bytes below the stack pointer; the red zone has 128", access(*write))]
+    #[error("{} at {below} bytes below the stack pointer; the red zone has only 128 bytes", access(*write))]
     RedZone {
         /// Distance from `rsp` down to the first byte of the access.
         below: u64,
@@ -116,7 +116,7 @@ pub enum FaultKind {
         register: String,
     },
     /// A callee-saved register that was not restored at return.
-    #[error("returns with {register} = {found:#x}; the caller had {expected:#x}")]
+    #[error("the code returns with {register} = {found:#x}; expected the caller's value, {expected:#x}")]
     CalleeSaved {
         /// Name of the register.
         register: &'static str,
@@ -126,20 +126,20 @@ pub enum FaultKind {
         expected: u64,
     },
     /// A `ret` to an address other than the caller's.
-    #[error("returns to {found:#x}, which is not the caller's address")]
+    #[error("the code returns to address {found:#x}, which is not the return address of its caller")]
     ReturnAddress {
         /// Return address on the stack.
         found: u64,
     },
     /// A direction flag that is set at return.
-    #[error("returns with the direction flag set")]
+    #[error("the code returns with the direction flag set; expected it clear")]
     DirectionFlag,
     /// Upper halves of vector registers that are in use at return, which makes later legacy
     /// instructions slow.
-    #[error("returns with upper halves of vector registers in use: vzeroupper is missing")]
+    #[error("the code returns with upper halves of vector registers in use: vzeroupper is missing")]
     DirtyUpper,
     /// Tiles that are configured at return.
-    #[error("returns with tiles configured: tilerelease is missing")]
+    #[error("the code returns with tiles configured: tilerelease is missing")]
     TileState,
     /// A tile instruction that the processor would reject (`#UD` or `#GP`).
     #[error("{reason}")]
@@ -151,7 +151,7 @@ pub enum FaultKind {
     #[error("division by zero or overflow")]
     Divide,
     /// A jump to an offset where no instruction starts.
-    #[error("jumps to {target:#x}, where no instruction starts")]
+    #[error("the code jumps to {target:#x}, where no instruction starts")]
     Branch {
         /// Target offset of the jump in the code.
         target: u64,
@@ -160,7 +160,7 @@ pub enum FaultKind {
     #[error("execution runs past the end of the code")]
     End,
     /// A call that executed more instructions than its limit.
-    #[error("more than {limit} instructions: an endless loop?")]
+    #[error("the code executed more than {limit} instructions: it may have an endless loop")]
     StepLimit {
         /// Maximum number of instructions of a call.
         limit: u64,

@@ -14,7 +14,7 @@
 //! let at = memory.map(Slice::write("x", &mut bytes)).unwrap();
 //! assert_eq!(memory.load::<2>(at + 2).unwrap(), [3, 4]);
 //! memory.store(at, [9]).unwrap();
-//! assert_eq!(memory.load::<2>(at + 3).unwrap_err().to_string(), "load of 2 bytes at byte 3 of `x`, which has 4");
+//! assert_eq!(memory.load::<2>(at + 3).unwrap_err().to_string(), "load of 2 bytes at byte 3 of buffer `x`, which has 4 bytes");
 //! ```
 //!
 //! Invariant: host memory is accessed only inside a region, and written only if the region is
@@ -98,8 +98,10 @@ impl<'a> Memory<'a> {
     pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         let slot = self.regions.len();
         if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
-            let reason =
-                format!("no address space for buffer `{}`, number {slot} with {} bytes", slice.name, slice.len);
+            let reason = format!(
+                "the emulator has no addresses left for buffer `{}`, number {slot} with {} bytes",
+                slice.name, slice.len
+            );
             return Err(Box::new(FaultKind::Arguments { reason }));
         }
         let base = ((slot as u64) << SLOT_BITS) + MIDDLE + (slice.ptr.addr() as u64 % ALIGNMENT);

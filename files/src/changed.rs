@@ -70,7 +70,12 @@ impl ChangedFile {
 
     /// Returns the error for a mapped file with a page that cannot be read.
     pub fn unreadable_page(path: &Path) -> ChangedFile {
-        ChangedFile::new(path, "mapping", "cut short, or its drive failed".into(), "readable".into())
+        ChangedFile::new(
+            path,
+            "mapping",
+            "cut short while it was in use, or its drive failed".into(),
+            "readable".into(),
+        )
     }
 
     /// Returns the error for a file whose metadata can no longer be read.

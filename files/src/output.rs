@@ -277,7 +277,10 @@ impl Place {
         let taken = || {
             let metadata = file.metadata()?;
             if Identity::from_metadata(&fs::symlink_metadata(from)?) != Identity::from_metadata(&metadata) {
-                return Err(io::Error::other(format!("{} was replaced by another file", from.display())));
+                return Err(io::Error::other(format!(
+                    "{} was replaced by another file while it was written",
+                    from.display()
+                )));
             }
             self.set_mode(file)?;
             file.sync_all()

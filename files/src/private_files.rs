@@ -81,22 +81,22 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOurs {
     /// A symbolic link.
-    #[error("it is a link; remove it, or choose another path")]
+    #[error("the path is a symbolic link; remove the link, or choose another path")]
     Link,
     /// A file of another user.
-    #[error("it belongs to another user ({owner}); remove it, or choose another path")]
+    #[error("the file or folder belongs to another user ({owner}); remove it, or choose another path")]
     Owner {
         /// Numeric id of the user who owns the file.
         owner: u32,
     },
     /// A file that other users can write to, or may already have open for writing.
-    #[error("others can write to it (mode {mode:o}); remove it, or choose another path")]
+    #[error("other users can write to the file or folder (mode {mode:o}); remove it, or choose another path")]
     Shared {
         /// Permission bits of the file.
         mode: u32,
     },
     /// A file with more than one name (hard link).
-    #[error("it has {names} names (hard links); remove this one, or choose another path")]
+    #[error("the file has {names} names (hard links); remove this name, or choose another path")]
     Names {
         /// Number of the file's hard links.
         names: u64,

@@ -46,7 +46,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
     let said = terminal.say(&"and so on ".repeat(80));
     assert!(
         said.contains(
-            "tokens do not fit into the context of 64; this model was trained for up to 2048; --ctx makes the context larger"
+            "tokens do not fit into the context of 64; this model was trained for up to 2048 tokens; --ctx makes the context larger"
         ),
         "{said}"
     );
@@ -72,8 +72,7 @@ fn oversized_message_error_suggests_a_larger_context() {
         let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(65), "{error}");
-        let says =
-            "do not fit into the context of 64; this model was trained for up to 2048; --ctx makes the context larger";
+        let says = "do not fit into the context of 64; this model was trained for up to 2048 tokens; --ctx makes the context larger";
         assert!(error.contains(says), "{error}");
     }
 }

@@ -57,13 +57,13 @@ fn empty_selection_lists_available_names() {
         "{}",
         dump(&["--op", "ffn_don"])
     );
-    assert!(dump(&["--layer", "9"]).contains("no item is in layer 9; layers are 0-3"));
+    assert!(dump(&["--layer", "9"]).contains("nothing is in layer 9; the layers are 0-3"));
     assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
     assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("a drawing shows the whole graph"));
     assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
     assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("an op or layer cannot select from it"));
-    assert!(refused(&["explain", "--op", "zzz"]).contains("no item has the name \"zzz\""));
+    assert!(refused(&["explain", "--op", "zzz"]).contains("nothing has the name \"zzz\""));
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
 fn placement_decisions_list_rejected_alternatives() {
     let explain = |grid: &str| json(&["explain", "--target", &format!("dataflow:{grid}"), "--pass", "place", "--json"]);
     for (grid, placement, shape) in [
-        ("small", "several instances on a PE, all at once", "instances on a PE"),
-        ("wse3", "a PE for each column's instances", "shape"),
+        ("small", "several instances on each PE, all in one wave", "instances on a PE"),
+        ("wse3", "a PE of its own for each instance", "shape"),
     ] {
         let facts = explain(grid);
         let all = facts["decisions"].as_array().unwrap();

@@ -228,7 +228,7 @@ fn kernel_cost_works_for_foreign_targets() {
         let output = kernel(["cost", "gemv_q4_k", "--target", "zen4", "--from", from]);
         (output.status.code(), stderr(&output))
     };
-    let unknown = "error: the kernel has no buffer \"weights\"; it has x, w, y, scratch\n";
+    let unknown = "error: the kernel has no buffer \"weights\"; its buffers are x, w, y, scratch\n";
     assert_eq!(wrong("weights=l2"), (Some(65), unknown.into()));
     let (status, said) = wrong("w=l4");
     assert!(status == Some(2) && said.contains("the levels are l1, l2, l3 and memory"), "{status:?}: {said}");

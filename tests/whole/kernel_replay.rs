@@ -236,7 +236,7 @@ fn tampered_code_ends_in_a_fault() {
     let b = fs::read(folder.join("in_1_b.bin")).unwrap();
     replace(&folder, "/buffers/1/input", &b[..131]);
     edit(&folder, |index| index["buffers"][1]["bytes"] = 131.into());
-    refused(&replay(&folder, &[]), 1, "load of 4 bytes at byte 128 of `b`, which has 131");
+    refused(&replay(&folder, &[]), 1, "load of 4 bytes at byte 128 of buffer `b`, which has 131 bytes");
     fs::write(folder.join("in_1_b.bin"), &b).unwrap();
     // The code uses a feature that the index does not name.
     fs::write(folder.join("index.json"), &whole).unwrap();

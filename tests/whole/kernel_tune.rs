@@ -271,7 +271,7 @@ fn failing_kernel_is_reduced() {
     let text = fs::read_to_string(&small).unwrap();
     assert!(text.starts_with("; reduced from ") && text.lines().count() < 10, "{text}");
     let failing = ixc(["kernel", "run", to, "--target", "avx2", "--emulate"]).output().unwrap();
-    assert!(stderr(&failing).contains("vectors of up to 32 bytes"), "{}", stderr(&failing));
+    assert!(stderr(&failing).contains("vectors of at most 32 bytes"), "{}", stderr(&failing));
     // A command decides whether a kernel fails. Here, kernels with a `min` statement fail.
     let facts: Json = serde_json::from_str(&stdout(ixc([
         "kernel",

@@ -213,7 +213,7 @@ fn folder_that_cannot_be_written_gives_a_warning() {
     // A folder to which other users may write is not used.
     fs::set_permissions(user.plans(), fs::Permissions::from_mode(0o777)).unwrap();
     let (_, log) = user.run(&["--target", "portable"]);
-    assert!(log.contains(warning) && log.contains("others can write to it"), "{log}");
+    assert!(log.contains(warning) && log.contains("other users can write to"), "{log}");
     assert!(!user.run(&[]).1.contains(READ));
 }
 

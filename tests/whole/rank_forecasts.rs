@@ -134,7 +134,7 @@ fn the_division_among_ranks_is_explained() {
     };
     let text = explain(&["--pass", "shard"]);
     assert!(text.contains("\nshard: division of the model\n  chosen    "), "{text}");
-    assert!(text.contains(" ms a token on 2 ranks of round, as predicted; bound: "), "{text}");
+    assert!(text.contains(" ms for each token on 2 ranks of round; bound: "), "{text}");
     assert_eq!(text.matches("\n  rejected  ").count(), 2, "{text}");
     // If the division is requested by an option, no alternative is listed.
     let requested = explain(&["--pass", "shard", "--shard", "layers"]);

@@ -308,7 +308,7 @@ fn weights_of_another_model_are_refused() {
 
     type Change = fn(&mut Descriptor);
     let changes: [(&str, Change); 4] = [
-        ("has 1 files; the descriptor expects 0", |d| d.files.clear()),
+        ("model files is 1; the descriptor expects 0", |d| d.files.clear()),
         ("the model has it at byte", |d| d.weights[0].offset += 1),
         ("is not a format; expected one of", |d| d.weights[0].format = "q9".to_owned()),
         ("no weight of this name", |d| d.weights[0].name.clear()),

@@ -281,7 +281,7 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
     let compiled =
         context.compile(isa, &mut ControlPlane::default()).map_err(|error| cranelift(format!("{:?}", error.inner)))?;
     let frame = compiled.buffer.frame_layout().map_or(0, |frame| frame.frame_to_fp_offset as usize);
-    limit("bytes of frame", frame, MAX_FRAME)?;
+    limit("bytes in its stack frame", frame, MAX_FRAME)?;
     if !compiled.buffer.relocs().is_empty() {
         let calls: Vec<_> = compiled.buffer.relocs().iter().map(|reloc| format!("{:?}", reloc.target)).collect();
         return Err(PortableError::RuntimeCall { kernel: kernel.name.clone(), calls: calls.join(", ") });

@@ -202,7 +202,7 @@ pub(crate) fn add_kernels(kernels: &[PlacedKernel<'_>]) -> Option<gdb::GdbRegist
     let warned = |result: Result<(), ProfileError>| match result {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "the profile ends here");
+            tracing::warn!(%error, "the profile cannot be written and ends here; the run continues");
             false
         }
     };

@@ -71,7 +71,7 @@ use ixc_targets::Target;
 pub enum X64Error {
     /// A vector is wider than the registers.
     #[error(
-        "value %{} is {ty}, {} bytes wide; {} has vectors of up to {} bytes",
+        "value %{} has type {ty} of {} bytes; target {} has vectors of at most {} bytes",
         value.0, ty.bytes(), target.name(), target.isa().vector_bytes
     )]
     Unsupported {
@@ -83,7 +83,7 @@ pub enum X64Error {
         ty: Type,
     },
     /// The target has no lowering for an op.
-    #[error("{} on {ty} has no lowering for this target", op.row().mnemonic)]
+    #[error("op {} on {ty} has no lowering for this target", op.row().mnemonic)]
     NoLowering {
         /// Op that the target lacks.
         op: Op,
@@ -91,7 +91,7 @@ pub enum X64Error {
         ty: Type,
     },
     /// The type, address or immediate of an op is invalid; the verifier would have refused it.
-    #[error("{} on {ty} is malformed: the kernel was not verified", op.row().mnemonic)]
+    #[error("op {} on {ty} is malformed: the kernel was not verified", op.row().mnemonic)]
     Malformed {
         /// The op.
         op: Op,
@@ -103,7 +103,7 @@ pub enum X64Error {
     OutOfTiles,
     /// A tile would have to be copied, but tile registers cannot be.
     #[error(
-        "statement {statement} needs a copy of a tile: use an accumulator only once, and two different tiles as factors"
+        "statement {statement} would need a copy of a tile, which is not supported: use each accumulator only once, and two different tiles as factors"
     )]
     TileCopy {
         /// The statement, counted in the order of the kernel's text.
@@ -113,7 +113,7 @@ pub enum X64Error {
     #[error("one instruction needs more registers than the target has")]
     OutOfRegisters,
     /// Too many values are live at once, or too many vectors are read element by element.
-    #[error("values in memory need a frame of {bytes} bytes; at most {max} are allowed")]
+    #[error("values that are kept in memory need a stack frame of {bytes} bytes; at most {max} are allowed")]
     FrameTooLarge {
         /// Bytes that the frame would need.
         bytes: u32,
@@ -217,7 +217,7 @@ fn lower_with(
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
     // Liveness takes one bit for each pair of a register and a block.
-    limit("registers times blocks", function.vregs.len() * function.blocks.len(), MAX_LIVENESS)?;
+    limit("pairs of a virtual register and a block", function.vregs.len() * function.blocks.len(), MAX_LIVENESS)?;
     schedule::reduce_pressure(&mut function);
     let allocation = allocate::allocate(&mut function)?;
     Ok((function, allocation))

@@ -14,7 +14,7 @@ fn vectors_wider_than_the_registers_are_refused() {
     let target = Target::from_name("zen3").unwrap();
     let error = compile(&kernel, target).unwrap_err();
     assert_eq!(error, X64Error::Unsupported { target, value: ValueId(0), ty: Type::f32(16) });
-    assert_eq!(error.to_string(), "value %0 is f32x16, 64 bytes wide; zen3 has vectors of up to 32 bytes");
+    assert_eq!(error.to_string(), "value %0 has type f32x16 of 64 bytes; target zen3 has vectors of at most 32 bytes");
     assert!(compile(&kernel, Target::AVX512).is_ok());
 }
 

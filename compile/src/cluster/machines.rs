@@ -354,7 +354,7 @@ mod tests {
         let machines = Machines { machines: Some(2), ..find("round").unwrap() };
         assert!(machines.check_ranks(4).is_ok());
         let error = machines.check_ranks(5).unwrap_err().to_string();
-        assert_eq!(error, "5 ranks need 5 sockets; round has 2 machines of 2");
+        assert_eq!(error, "5 ranks need 5 sockets; round has 2 machines, each with this number of sockets: 2");
         assert!(matches!(machines.check_ranks(0), Err(ClusterError::NoRanks)));
     }
 }

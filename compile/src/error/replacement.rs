@@ -19,7 +19,7 @@ pub enum ReplacementError {
     #[error("{0}")]
     Parse(Excerpt),
     /// Two files for the same kernel.
-    #[error("{} replaces the same kernel as {}; name only one of them", path.display(), other.display())]
+    #[error("file {} replaces the same kernel as {}; give only one of these two files", path.display(), other.display())]
     Twice {
         /// Path of one of the files for the kernel.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum ReplacementError {
         other: PathBuf,
     },
     /// A file with a kernel that the plan does not have.
-    #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
+    #[error("{}: the plan has no kernel \"{name}\" to replace; its kernels are {}", path.display(), some(names))]
     Unused {
         /// File of the kernel.
         path: PathBuf,
@@ -37,13 +37,13 @@ pub enum ReplacementError {
         names: Vec<String>,
     },
     /// A folder without kernels.
-    #[error("{}: has no file of kernel IR; expected files called NAME.ix", path.display())]
+    #[error("{}: the folder has no file of kernel IR; expected files called NAME.ix", path.display())]
     NoFiles {
         /// Path of the folder.
         path: PathBuf,
     },
     /// A folder with too many kernel files.
-    #[error("{}: has {found} files of kernel IR; expected at most {max}", path.display())]
+    #[error("{}: the folder has {found} files of kernel IR; expected at most {max}", path.display())]
     TooManyFiles {
         /// Path of the folder.
         path: PathBuf,

@@ -26,7 +26,7 @@ pub enum TunedError {
         expected: String,
     },
     /// The file was written for other conditions, such as another target.
-    #[error("{}: was tuned for {key} {found}; expected {expected}; `ixc kernel tune` writes a file for it", path.display())]
+    #[error("{}: was tuned for {key} {found}; expected {expected}; `ixc kernel tune` writes a new file", path.display())]
     Other {
         /// File of tuned choices for other conditions.
         path: PathBuf,
@@ -52,14 +52,16 @@ pub enum TunedError {
     /// The user's folder has choices only for this machine's target. Choices for another target
     /// need a named file.
     #[error(
-        "the user's folder only holds choices for the target of this machine; name a file for the choices for {target}"
+        "the user's folder of tuned choices is only for the target of this machine; name a file for choices for target {target}"
     )]
     NoPlace {
         /// Target of the choices.
         target: &'static str,
     },
     /// The environment names no folder for tuned choices.
-    #[error("there is no folder for tuned choices: neither XDG_CACHE_HOME nor HOME is set; set one, or name a file")]
+    #[error(
+        "there is no folder for tuned choices: neither XDG_CACHE_HOME nor HOME is set; set one of these variables, or name a file"
+    )]
     NoFolder,
 }
 

@@ -154,7 +154,7 @@ pub fn io_uring() -> Probe {
 /// Whether the kernel allows io_uring.
 #[cfg(not(target_os = "linux"))]
 pub fn io_uring() -> Probe {
-    Probe { available: false, reason: Some("it is a part of Linux".to_owned()) }
+    Probe { available: false, reason: Some("io_uring exists only in Linux".to_owned()) }
 }
 
 /// Whether memory that was written may be made executable, as generated code needs.

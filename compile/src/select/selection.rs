@@ -57,7 +57,7 @@ fn some(list: &str) -> &str {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// No item has a matching name.
-    #[error("no item has the name {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
+    #[error("nothing has the name {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
     NoName {
         /// Pattern of the option.
         pattern: String,
@@ -67,7 +67,7 @@ pub enum SelectError {
         ops: Vec<String>,
     },
     /// A requested layer does not exist.
-    #[error("no item is in layer {asked}; layers are {}", some(layers))]
+    #[error("nothing is in layer {asked}; the layers are {}", some(layers))]
     NoLayer {
         /// Layers that the selection requests.
         asked: String,
@@ -257,17 +257,17 @@ mod tests {
     fn empty_selection_lists_available_names() {
         assert_eq!(
             select(Some("ffn_gate_imp"), &[]).unwrap_err(),
-            "no item has the name \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
+            "nothing has the name \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
         );
         assert_eq!(
             select(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
             "similar names: linear, linear.qkv"
         );
         assert!(!select(Some("zzz"), &[]).unwrap_err().contains("similar names"));
-        assert_eq!(select(None, &["7-9"]).unwrap_err(), "no item is in layer 7-9; layers are 0-2");
+        assert_eq!(select(None, &["7-9"]).unwrap_err(), "nothing is in layer 7-9; the layers are 0-2");
         assert_eq!(select(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
         assert_eq!(select(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
-        assert_eq!(select(Some("linear"), &["5"]).unwrap_err(), "no item is in layer 5; layers are 0-2");
+        assert_eq!(select(Some("linear"), &["5"]).unwrap_err(), "nothing is in layer 5; the layers are 0-2");
     }
 
     #[test]

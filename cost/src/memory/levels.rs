@@ -25,7 +25,7 @@ pub enum LevelsError {
     #[error(transparent)]
     Whole(#[from] KernelCostError),
     /// The kernel has no buffer of a given name.
-    #[error("the kernel has no buffer {name:?}; it has {}", expected.join(", "))]
+    #[error("the kernel has no buffer {name:?}; its buffers are {}", expected.join(", "))]
     Buffer {
         /// The buffer's name.
         name: String,
@@ -33,7 +33,9 @@ pub enum LevelsError {
         expected: Vec<String>,
     },
     /// The simulation would take too long.
-    #[error("cannot simulate the caches: the kernel touches {touches} lines for these dims; the limit is {most}")]
+    #[error(
+        "cannot simulate the caches: with these dims, the kernel touches {touches} cache lines; the limit is {most}"
+    )]
     TooLong {
         /// Min number of lines that the kernel accesses.
         touches: u64,
@@ -255,7 +257,7 @@ impl Display for Levels {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
         let width = label_width(self.loops.iter().map(|l| indent(l.depth, &l.label)));
         let sizes = [self.memory.l1, self.memory.l2, self.memory.l3].map(|cache| format!("{} KiB", cache.bytes / 1024));
-        writeln!(f, "with caches of {}; lines by the level that they come from:", sizes.join(", "))?;
+        writeln!(f, "with caches of {}; number of cache lines by the level that they come from:", sizes.join(", "))?;
         let [l1, l2, l3, memory] = Level::ALL.map(Level::name);
         writeln!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11}  bound by", "", "cycles")?;
         for l in &self.loops {

@@ -24,7 +24,7 @@ pub enum StartError {
         found: String,
     },
     /// The level does not exist.
-    #[error("there is no level {found:?}; the levels are l1, l2, l3 and memory")]
+    #[error("there is no memory level {found:?}; the levels are l1, l2, l3 and memory")]
     Level {
         /// The unknown level, as text.
         found: String,
@@ -54,6 +54,6 @@ mod tests {
         assert_eq!("%w=L3".parse(), start(Level::L3));
         let said = |text: &str| text.parse::<Start>().map_err(|error| error.to_string());
         assert_eq!(said("w"), Err("\"w\" is not BUFFER=LEVEL; expected for example w=memory".into()));
-        assert_eq!(said("w=l4"), Err("there is no level \"l4\"; the levels are l1, l2, l3 and memory".into()));
+        assert_eq!(said("w=l4"), Err("there is no memory level \"l4\"; the levels are l1, l2, l3 and memory".into()));
     }
 }

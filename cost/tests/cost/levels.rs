@@ -114,11 +114,11 @@ fn uncountable_kernels_are_refused_with_a_reason() {
     let of = |dims: &[i64], starts: &[Start]| counted(&copy(64), "zen4", dims, starts).unwrap_err().to_string();
     assert_eq!(
         of(&[1], &[Start { buffer: "w".into(), level: Level::L2 }]),
-        "the kernel has no buffer \"w\"; it has x, y"
+        "the kernel has no buffer \"w\"; its buffers are x, y"
     );
     assert_eq!(
         of(&[1 << 30], &[]),
-        "cannot simulate the caches: the kernel touches 4294967296 lines for these dims; the limit is 268435456"
+        "cannot simulate the caches: with these dims, the kernel touches 4294967296 cache lines; the limit is 268435456"
     );
     assert!(matches!(
         counted(&copy(64), "zen4", &[], &[]),

@@ -40,8 +40,8 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Missing => "are not sent by any program; each byte must be sent once",
-            Fault::Twice => "are sent twice; each byte must be sent once",
+            Fault::Missing => "are not sent by any program; each byte must be sent exactly once",
+            Fault::Twice => "are sent twice; each byte must be sent exactly once",
             Fault::Positions => "are not sent by one part for all positions that need them",
         })
     }
@@ -184,7 +184,7 @@ impl Check<'_> {
         if self.count > MAX_RANGES {
             return Err(malformed_error(
                 "streams",
-                format!("more than {MAX_RANGES} ranges of rows are sent and received"),
+                format!("all ports together send and receive more than {MAX_RANGES} ranges of rows, the limit"),
             ));
         }
         Ok(())
@@ -300,8 +300,10 @@ fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     }
     for (number, tensor) in (0..).zip(&d.tensors) {
         if let Some(end) = ends.get(&number).filter(|end| **end != tensor.row_bytes) {
-            let problem =
-                format!("rows have {} bytes, but programs write {end} bytes; both must be equal", tensor.row_bytes);
+            let problem = format!(
+                "its rows have {} bytes, but programs write {end} bytes of a row; both numbers must be equal",
+                tensor.row_bytes
+            );
             return Err(malformed_error(format!("tensor {number} ({})", tensor.name), problem));
         }
     }
@@ -338,7 +340,9 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
             let late = program_name(d, *late as usize);
             return Err(malformed_error(
                 program_name(d, number),
-                format!("{late} names its experts in a later wave; it must be in the same or one before"),
+                format!(
+                    "{late}, which computes the expert ids, is in a later wave; it must be in the same wave or an earlier one"
+                ),
             ));
         }
     }

@@ -61,7 +61,7 @@ pub(super) const MAX_STEPS: u64 = 1 << 32;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CheckError {
     /// The version is not supported.
-    #[error("the descriptor has version {found}; this program reads {VERSION}")]
+    #[error("the descriptor has version {found}; this program only reads version {VERSION}")]
     Version {
         /// Version that the descriptor states.
         found: u32,
@@ -87,7 +87,7 @@ pub enum CheckError {
     },
     /// An instance is outside of the grid.
     #[error(
-        "{program}: column {column}, expert {expert}, part {part} is at ({x}, {y}); the grid has {width} x {height} PEs"
+        "{program}: the instance of column {column}, expert {expert}, part {part} is at PE ({x}, {y}); the grid has only {width} x {height} PEs"
     )]
     Outside {
         /// Number and label of the program.
@@ -108,7 +108,7 @@ pub enum CheckError {
         height: u32,
     },
     /// A port receives a tensor that no stream sends to it.
-    #[error("{program}: port {port} receives {tensor}, but no stream sends it")]
+    #[error("{program}: port {port} receives tensor {tensor}, but no stream brings that tensor")]
     NoSendingStream {
         /// Name of the receiving program.
         program: String,
@@ -118,7 +118,7 @@ pub enum CheckError {
         tensor: String,
     },
     /// A stream goes to a program without a port for it.
-    #[error("stream {stream} sends {tensor} to {program}, which has no port for it")]
+    #[error("stream {stream} brings tensor {tensor} to {program}, which has no port for that tensor")]
     NoReceivingPort {
         /// Number of the stream.
         stream: usize,
@@ -128,7 +128,7 @@ pub enum CheckError {
         program: String,
     },
     /// A port sends a tensor that no stream takes.
-    #[error("{program}: port {port} sends {tensor}, but no stream takes it")]
+    #[error("{program}: port {port} sends tensor {tensor}, but no stream takes that tensor")]
     NoTakingStream {
         /// Name of the sending program.
         program: String,
@@ -138,7 +138,7 @@ pub enum CheckError {
         tensor: String,
     },
     /// A stream starts at a program that does not send the tensor.
-    #[error("stream {stream} takes {tensor} from {program}, which does not send it")]
+    #[error("stream {stream} takes tensor {tensor} from {program}, which does not send that tensor")]
     NotSent {
         /// Number of the stream.
         stream: usize,
@@ -243,7 +243,9 @@ impl Machine {
                 ("outlets", outlets, 2 * MAX_INSTANCES),
             ] {
                 if found > most {
-                    let problem = format!("the number of {what} rises to {found}; the limit is {most}");
+                    let problem = format!(
+                        "with this program, the number of {what} of all programs is {found}; the limit is {most}"
+                    );
                     return Err(malformed_error(program_name(&descriptor, number), problem));
                 }
             }
@@ -266,7 +268,7 @@ fn waves(d: &Descriptor) -> Result<(), CheckError> {
     for (number, (right, found)) in d.traffic().iter().zip(&d.waves).enumerate() {
         if found != right {
             let problem = format!(
-                "it loads {} bytes and stores {}; its programs' weights and states are {} and {}",
+                "it loads {} bytes and stores {} bytes; the weights and states of its programs need {} and {} bytes",
                 found.load_bytes, found.store_bytes, right.load_bytes, right.store_bytes
             );
             return Err(malformed_error(format!("wave {number}"), problem));
@@ -290,5 +292,5 @@ fn exists(what: impl fmt::Display, kind: &str, index: u32, count: usize) -> Resu
     if (index as usize) < count {
         return Ok(());
     }
-    Err(malformed_error(what, format!("{kind} {index} does not exist; the number of them is {count}")))
+    Err(malformed_error(what, format!("{kind} {index} does not exist; the descriptor has {count}, numbered from 0")))
 }

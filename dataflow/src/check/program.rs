@@ -40,7 +40,8 @@ pub(super) fn check_program(
     let values = check.dims()?;
     let steps = steps.count(kernels, program.kernel, &values);
     if steps > MAX_STEPS {
-        return check.wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MAX_STEPS}", kernel.name));
+        return check
+            .wrong(format!("kernel {} executes {steps} statements for a row; the limit is {MAX_STEPS}", kernel.name));
     }
     for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
         check.size(i, buffer, port, &values)?;
@@ -75,20 +76,22 @@ impl ProgramCheck<'_> {
         if let Some(state) = self.program.state {
             exists(self.name(), "state", state, self.d.states.len())?;
             if self.program.axis != Axis::Tokens {
-                return self.wrong("it works on a state, but does not fire for tokens".to_owned());
+                return self.wrong(
+                    "it works on a state, but does not fire for each token; expected the axis of tokens".to_owned(),
+                );
             }
             if self.program.columns != self.d.states[state as usize].heads {
                 let heads = self.d.states[state as usize].heads;
                 return self.wrong(format!(
-                    "{} columns on a state of {heads} heads; a column is a head",
+                    "it has {} columns, but its state has {heads} heads; expected one column for each head",
                     self.program.columns
                 ));
             }
         } else if self.program.appends {
-            return self.wrong("it appends to no state".to_owned());
+            return self.wrong("it appends keys and values, but names no state".to_owned());
         }
         if self.program.columns == 0 {
-            return self.wrong("it has no columns".to_owned());
+            return self.wrong("the number of its columns is 0; expected at least 1".to_owned());
         }
         if self.d.instances(self.program) > MAX_INSTANCES {
             return self
@@ -103,12 +106,12 @@ impl ProgramCheck<'_> {
             let (dims, buffers) = (self.kernel.dims.len(), self.kernel.buffers.len());
             let (found, ports) = (self.program.dims.len(), self.program.ports.len());
             return self.wrong(format!(
-                "{found} dims and {ports} ports; kernel {} has {dims} and {buffers}",
+                "it has {found} dims and {ports} ports; its kernel {} has {dims} dims and {buffers} buffers",
                 self.kernel.name
             ));
         }
         if !self.program.ports.iter().any(|port| received_slice(port).is_some()) {
-            return self.wrong("it receives nothing, so it would never fire".to_owned());
+            return self.wrong("no port of it receives rows, so it would never fire".to_owned());
         }
         Ok(())
     }
@@ -129,7 +132,10 @@ impl ProgramCheck<'_> {
                     let end = end.map_or("too many".to_owned(), |end| end.to_string());
                     return Err(malformed_error(
                         at(),
-                        format!("{end} bytes of {}, which has {}", weight.name, weight.bytes),
+                        format!(
+                            "it reads up to byte {end} of weight {}, whose number of bytes is {}",
+                            weight.name, weight.bytes
+                        ),
                     ));
                 }
             }
@@ -144,7 +150,9 @@ impl ProgramCheck<'_> {
                 if slices > MAX_INSTANCES {
                     return Err(malformed_error(
                         at(),
-                        format!("it receives {slices} parts for all columns; the limit is {MAX_INSTANCES}"),
+                        format!(
+                            "it receives {slices} parts for all its columns together; the limit is {MAX_INSTANCES}"
+                        ),
                     ));
                 }
             }
@@ -154,13 +162,19 @@ impl ProgramCheck<'_> {
                 if tensor.source != TensorSource::Programs || tensor.axis != program.axis {
                     return Err(malformed_error(
                         at(),
-                        format!("it sends {}, but it does not fire for rows of that tensor", tensor.name),
+                        format!(
+                            "it sends tensor {}, but its program does not fire for the rows of that tensor",
+                            tensor.name
+                        ),
                     ));
                 }
             }
             Port::Keys(state) | Port::Values(state) => {
                 if Some(*state) != program.state {
-                    return Err(malformed_error(at(), format!("state {state}, which is not the program's")));
+                    return Err(malformed_error(
+                        at(),
+                        format!("it has state {state}, which is not the state of its program"),
+                    ));
                 }
             }
             Port::SlotNumbers(routing) => exists(at(), "routing", *routing, d.routings.len())?,
@@ -180,8 +194,10 @@ impl ProgramCheck<'_> {
         for (dim, (expression, value)) in self.kernel.dims.iter().zip(self.program.dims.iter().zip(&values)) {
             if constant && !(dim.lo..=dim.hi).contains(value) {
                 let name = &dim.name;
-                return self
-                    .wrong(format!("dim %{name} is {value} ({expression}); it must be in {}..={}", dim.lo, dim.hi));
+                return self.wrong(format!(
+                    "dim %{name} has the value {value} ({expression}); it must be in {}..={}",
+                    dim.lo, dim.hi
+                ));
             }
         }
         Ok(values)
@@ -203,14 +219,14 @@ impl ProgramCheck<'_> {
             if right != found || right > MAX_ROPE {
                 let name = &buffer.name;
                 return self.wrong(format!(
-                    "port {i} is for {found} bytes of a rotary table, of {MAX_ROPE} at most; buffer %{name} of kernel {} has {right}",
+                    "port {i} receives {found} bytes of a rotary table, and may receive at most {MAX_ROPE}; buffer %{name} of kernel {} has {right} bytes",
                     self.kernel.name
                 ));
             }
         } else if found < right || found > right && (received_slice(port).is_some() || matches!(port, Port::Send(_))) {
             let name = &buffer.name;
             return self.wrong(format!(
-                "port {i} has {found} bytes; buffer %{name} of kernel {} has {right}",
+                "port {i} has {found} bytes; its buffer %{name} of kernel {} has {right} bytes",
                 self.kernel.name
             ));
         }
@@ -226,18 +242,24 @@ impl ProgramCheck<'_> {
         let may_write = matches!(port, Port::Send(_) | Port::Keys(_) | Port::Values(_) | Port::Scratch { .. });
         if writes && !may_write {
             return self.wrong(format!(
-                "port {i} must not be written, but kernel {} writes %{}",
+                "port {i} must not be written, but kernel {} writes its buffer %{}",
                 self.kernel.name, buffer.name
             ));
         }
         if matches!(buffer.kind, BufferKind::Index { .. })
             && !matches!(port, Port::PositionBlock | Port::PositionLane | Port::SlotNumbers(_))
         {
-            return self.wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
+            return self.wrong(format!(
+                "port {i} is bound to the index buffer %{}; only ports of positions and slots may be",
+                buffer.name
+            ));
         }
         // Kernels of products also read the sums that they have written, so `ReadWrite` is allowed.
         if matches!(port, Port::Send(_)) && !matches!(buffer.kind, BufferKind::Write | BufferKind::ReadWrite) {
-            return self.wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
+            return self.wrong(format!(
+                "port {i} sends buffer %{}, which the kernel does not write; expected a written buffer",
+                buffer.name
+            ));
         }
         Ok(())
     }
@@ -284,7 +306,9 @@ fn check_receive(
     let name = &tensor.name;
     Err(malformed_error(
         at,
-        format!("it receives {name} (rows of {axis:?}) in a way that does not fit {program_axis:?}"),
+        format!(
+            "it receives tensor {name} with rows of {axis:?}, which does not fit its program, which fires for rows of {program_axis:?}"
+        ),
     ))
 }
 
@@ -294,11 +318,11 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     let sums = [slice.offset, slice.column_stride, slice.part_stride, slice.bytes];
     if slice.rows == 0 || slice.bytes == 0 {
         let (bytes, rows) = (slice.bytes, slice.rows);
-        let problem = format!("a slice of {bytes} bytes with room for {rows} rows; both must be at least 1");
+        let problem = format!("its slice has {bytes} bytes and room for {rows} rows; both numbers must be at least 1");
         return Err(malformed_error(at, problem));
     }
     if let Some(bytes) = sums.iter().find(|bytes| **bytes > MAX_ROW) {
-        let problem = format!("a slice has a size or stride of {bytes} bytes; the limit is {MAX_ROW}");
+        let problem = format!("its slice has an offset, a stride or a size of {bytes} bytes; the limit is {MAX_ROW}");
         return Err(malformed_error(at, problem));
     }
     // The sum fits: it has three terms, each at most 2^32 times 2^32.
@@ -309,7 +333,10 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     if end > u128::from(tensor.row_bytes) {
         return Err(malformed_error(
             at,
-            format!("it ends at byte {end} of {}, whose rows have {}", tensor.name, tensor.row_bytes),
+            format!(
+                "its slice ends at byte {end} of a row of tensor {}; the number of bytes of a row is {}",
+                tensor.name, tensor.row_bytes
+            ),
         ));
     }
     Ok(())

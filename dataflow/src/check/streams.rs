@@ -34,7 +34,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
     completeness(d, &ends)?;
     let logits = d.streams.iter().any(|stream| stream.tensor == d.logits && stream.to == End::Host);
     if !logits {
-        return Err(malformed_error("logits", "no stream brings them to the host"));
+        return Err(malformed_error("logits", "no stream brings the tensor of logits to the host"));
     }
     Ok(())
 }
@@ -68,7 +68,8 @@ fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
             }
         }
         if !known.insert((stream.tensor, stream.from, stream.to)) {
-            let problem = format!("another stream sends {} between the same programs", tensor_name(d, stream.tensor));
+            let problem =
+                format!("another stream brings tensor {} between the same two ends", tensor_name(d, stream.tensor));
             return Err(malformed_error(what(), problem));
         }
         if let End::Program(from) = stream.from {
@@ -110,7 +111,10 @@ fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
                 if tensor.source == TensorSource::Programs && !there {
                     return Err(malformed_error(
                         what(),
-                        format!("the host has no {}: no earlier wave sends it", tensor.name),
+                        format!(
+                            "the host does not have tensor {}: no earlier wave sends that tensor to the host",
+                            tensor.name
+                        ),
                     ));
                 }
             }
@@ -119,7 +123,9 @@ fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
                 if from != to {
                     return Err(malformed_error(
                         what(),
-                        format!("it goes from wave {from} to wave {to}, not by the host"),
+                        format!(
+                            "it goes from a program of wave {from} to a program of wave {to}; between waves, tensors must go through the host"
+                        ),
                     ));
                 }
             }
@@ -163,7 +169,7 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
         let Some(state) = program.state else { continue };
         sharers[state as usize] += 1;
         if sharers[state as usize] > MAX_SHARERS {
-            let problem = format!("more than {MAX_SHARERS} programs work on it; that is the limit");
+            let problem = format!("more than {MAX_SHARERS} programs work on this state, the limit");
             return Err(malformed_error(format!("state {state}"), problem));
         }
         let Some(other) = first[state as usize] else {
@@ -176,7 +182,7 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
                 let found = program.sites.pe(column, 0, part);
                 if found != right {
                     let problem = format!(
-                        "head {column}, part {part} of state {state} is at {found:?}, but for {} at {right:?}",
+                        "head {column}, part {part} of state {state} is at PE {found:?}; for {} it is at PE {right:?}, and both must be equal",
                         program_name(d, other)
                     );
                     return Err(malformed_error(program_name(d, number), problem));
@@ -201,8 +207,12 @@ pub(super) fn colours(d: &Descriptor) -> Result<(), CheckError> {
         if stream.colour >= colours {
             let (found, most) = (stream.colour, colours - 1);
             let problem = match d.grid.link.routing {
-                Routing::Colours(_) => format!("colour {found}; links have {colours} colours, 0 to {most}"),
-                Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
+                Routing::Colours(_) => {
+                    format!("it has colour {found}; links of the grid have {colours} colours, numbered 0 to {most}")
+                }
+                Routing::Packets => {
+                    format!("it has colour {found}; messages of this grid are packets, whose colour must be 0")
+                }
             };
             return Err(malformed_error(format!("stream {number}"), problem));
         }

@@ -41,11 +41,14 @@ fn counts(d: &Descriptor) -> Result<(), CheckError> {
         ("waves", d.waves.len()),
     ] {
         if count > MAX_ITEMS {
-            return Err(malformed_error(what, format!("found {count}; the limit is {MAX_ITEMS}")));
+            return Err(malformed_error(what, format!("their number is {count}; the limit is {MAX_ITEMS}")));
         }
     }
     if !(1..=MAX_WAVES).contains(&d.waves.len()) {
-        return Err(malformed_error("waves", format!("there are {}; there must be 1 to {MAX_WAVES}", d.waves.len())));
+        return Err(malformed_error(
+            "waves",
+            format!("their number is {}; it must be 1 to {MAX_WAVES}", d.waves.len()),
+        ));
     }
     for (what, found) in [("vocabulary", d.vocabulary), ("context", d.context)] {
         if found == 0 {
@@ -76,7 +79,7 @@ fn tensors(d: &Descriptor) -> Result<(), CheckError> {
         if tensor.row_bytes == 0 || tensor.row_bytes > MAX_ROW {
             return Err(malformed_error(
                 what(),
-                format!("a row of {} bytes; it must be 1 to {MAX_ROW}", tensor.row_bytes),
+                format!("a row has {} bytes; the number must be 1 to {MAX_ROW}", tensor.row_bytes),
             ));
         }
         if let Axis::Routed(routing) = tensor.axis {
@@ -88,12 +91,15 @@ fn tensors(d: &Descriptor) -> Result<(), CheckError> {
             let pairs = u32::try_from(table.frequencies.len()).unwrap_or(u32::MAX);
             let right = table.style.row_bytes(pairs.saturating_mul(2));
             if right != tensor.row_bytes {
-                let problem = format!("a row has {} bytes; expected {right}, the row of the table", tensor.row_bytes);
+                let problem = format!(
+                    "a row has {} bytes; expected {right}, the bytes of a row of its rotary table",
+                    tensor.row_bytes
+                );
                 return Err(malformed_error(what(), problem));
             }
         }
         if tensor.source != TensorSource::Programs && tensor.axis != Axis::Tokens {
-            return Err(malformed_error(what(), "tensors of the host must have a row for each token"));
+            return Err(malformed_error(what(), "a tensor that the host sends must have one row for each token"));
         }
     }
     Ok(())
@@ -111,21 +117,25 @@ fn routings(d: &Descriptor) -> Result<(), CheckError> {
             let most = experts.min(MAX_TOP_K);
             return Err(malformed_error(
                 what(),
-                format!("{found} of {experts} experts a token; it must be 1 to {most}"),
+                format!("a token uses {found} of {experts} experts; the number used must be 1 to {most}"),
             ));
         }
         let right = u64::from(routing.top_k) * 4;
         if ids.row_bytes != right {
-            let problem = format!("ids of {} bytes; {} of them take {right}", ids.row_bytes, routing.top_k);
+            let problem = format!(
+                "a row of its ids has {} bytes; the ids of {} experts take {right} bytes",
+                ids.row_bytes, routing.top_k
+            );
             return Err(malformed_error(what(), problem));
         }
         experts = experts.saturating_add(routing.experts.into());
         if experts > MAX_LISTS {
-            let problem = format!("the number of experts of all routings rises to {experts}; the limit is {MAX_LISTS}");
+            let problem =
+                format!("the routings up to this one have {experts} experts together; the limit is {MAX_LISTS}");
             return Err(malformed_error(what(), problem));
         }
         if ids.axis != Axis::Tokens {
-            return Err(malformed_error(what(), "its ids must have a row for each token"));
+            return Err(malformed_error(what(), "the tensor of its ids must have one row for each token"));
         }
     }
     Ok(())
@@ -140,23 +150,25 @@ fn states(d: &Descriptor) -> Result<(), CheckError> {
         let whole = parts.positions > 0 && parts.positions.is_multiple_of(32) && parts.count > 0;
         if !whole || room < u64::from(d.context) || room > 1 << 31 {
             let problem = format!(
-                "{} parts of {} positions; they must hold {} and be multiples of 32",
+                "it has {} parts of {} positions; the parts must hold {} positions together, and each a multiple of 32",
                 parts.count, parts.positions, d.context
             );
             return Err(malformed_error(format!("state {i}"), problem));
         }
         for (field, length) in [("key", state.key_len), ("value", state.value_len)] {
             if length > MAX_HEAD {
-                let problem = format!("heads of {field} have {length} elements; the limit is {MAX_HEAD}");
+                let problem = format!("the {field} of a head has {length} elements; the limit is {MAX_HEAD}");
                 return Err(malformed_error(format!("state {i}"), problem));
             }
         }
         if state.heads == 0 {
-            return Err(malformed_error(format!("state {i}"), "0 heads; expected at least 1"));
+            return Err(malformed_error(format!("state {i}"), "it has 0 heads; expected at least 1"));
         }
         parts_of_all = parts_of_all.saturating_add(u64::from(state.heads).saturating_mul(parts.count.into()));
         if parts_of_all > MAX_LISTS {
-            let problem = format!("the number of parts of heads rises to {parts_of_all}; the limit is {MAX_LISTS}");
+            let problem = format!(
+                "the heads of the states up to this one have {parts_of_all} parts together; the limit is {MAX_LISTS}"
+            );
             return Err(malformed_error(format!("state {i}"), problem));
         }
     }
@@ -175,7 +187,8 @@ fn kernels(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
     for (kernel, text) in kernels.iter().zip(&d.kernels) {
         let right = code_bytes(kernel);
         if text.code_bytes != right {
-            let problem = format!("{} bytes of code; its text takes {right}", text.code_bytes);
+            let problem =
+                format!("it has {} bytes of code; expected {right}, the estimate for its text", text.code_bytes);
             return Err(malformed_error(format!("kernel {}", text.name), problem));
         }
     }
@@ -189,7 +202,7 @@ fn logits(d: &Descriptor) -> Result<(), CheckError> {
     let right = u64::from(d.vocabulary) * 4;
     if logits.axis != Axis::Outputs || logits.row_bytes != right {
         let problem = format!(
-            "rows of {} bytes for {:?}; they must be f32 of the vocabulary, {right} bytes for each of the outputs",
+            "the tensor has a row of {} bytes for each of {:?}; expected {right} bytes for each of Outputs, an f32 for each token of the vocabulary",
             logits.row_bytes, logits.axis
         );
         return Err(malformed_error("logits", problem));
@@ -205,7 +218,10 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     exists(what, "tensor", d.embedding.tensor, d.tensors.len())?;
     for (i, tensor) in d.tensors.iter().enumerate() {
         if (tensor.source == TensorSource::Embedding) != (i == d.embedding.tensor as usize) {
-            let problem = format!("its tensor is {}; that and no other must have it as its source", d.embedding.tensor);
+            let problem = format!(
+                "the embedding's tensor is {}; this tensor, and no other, must have the embedding as its source",
+                d.embedding.tensor
+            );
             return Err(malformed_error(what, format!("tensor {i} ({}): {problem}", tensor.name)));
         }
     }
@@ -219,7 +235,7 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     });
     if !kernel.dims.is_empty() || kernel.buffers.len() != sizes.len() || !kinds.into_iter().all(|right| right) {
         let problem = format!(
-            "kernel {}; it must have no dims, and read an index of 4 bytes and a table of {}, and write {} bytes",
+            "kernel {} does not fit; it must have no dims, read an index of 4 bytes and a table of {} bytes, and write {} bytes",
             kernel.name, sizes[1], sizes[2]
         );
         return Err(malformed_error(what, problem));
@@ -228,7 +244,7 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     if steps > MAX_STEPS {
         return Err(malformed_error(
             what,
-            format!("kernel {} takes {steps} steps; the limit is {MAX_STEPS}", kernel.name),
+            format!("kernel {} executes {steps} statements for a row; the limit is {MAX_STEPS}", kernel.name),
         ));
     }
     Ok(())

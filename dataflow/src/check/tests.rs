@@ -96,7 +96,7 @@ fn bytes_missing_or_sent_twice_are_reported() {
     d.programs[0].wave = 1;
     d.streams[1].to = End::Program(1);
     d.waves = d.traffic();
-    assert_refused("rows that nobody stored", d, "the host has no t0");
+    assert_refused("rows that nobody stored", d, "the host does not have tensor t0");
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn duplicate_streams_are_refused() {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     let again = Stream { route: crate::descriptor::Route::YThenX, ..d.streams[1] };
     d.streams.push(again);
-    assert_refused("a stream twice", d, "another stream sends t0 between the same programs");
+    assert_refused("a stream twice", d, "another stream brings tensor t0 between the same two ends");
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.streams[1].colour = 1;
-    assert_refused("a colour of packets", d, "messages are packets");
+    assert_refused("a colour of packets", d, "messages of this grid are packets");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn stated_code_size_and_traffic_are_verified() {
     }
     let mut d = chain("tiny", &[(1, 0)]);
     d.waves[0].load_bytes = u64::MAX;
-    assert_refused("traffic of one wave", d, "its programs' weights and states are 0 and 0");
+    assert_refused("traffic of one wave", d, "the weights and states of its programs need 0 and 0 bytes");
 }
 
 #[test]
@@ -186,23 +186,23 @@ fn numbers_that_would_take_all_memory_are_refused() {
     };
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 4, 1, u32::MAX);
-    assert_refused("experts", d, "experts of all routings rises to 4294967295; the limit is 4194304");
+    assert_refused("experts", d, "4294967295 experts together; the limit is 4194304");
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 1 << 26, 1 << 24, u32::MAX);
-    assert_refused("top_k", d, "it must be 1 to 4096");
+    assert_refused("top_k", d, "the number used must be 1 to 4096");
     let mut d = chain("tiny", &[(1, 0)]);
     state(&mut d, u32::MAX, 1024, 1 << 20);
     assert_refused("heads", d, "; the limit is 4194304");
     let changes: [(&str, Change); 5] = [
-        ("there may be 4194304 PEs", |d| (d.grid.width, d.grid.height) = (1 << 14, 1 << 14)),
-        ("colours is 4294967295; there must be 1 to 64", |d| {
+        ("the grid may have at most 4194304 PEs", |d| (d.grid.width, d.grid.height) = (1 << 14, 1 << 14)),
+        ("colours is 4294967295; expected 1 to 64 colours", |d| {
             d.grid.link.routing = grid::Routing::Colours(u32::MAX);
         }),
-        ("waves: there are 4097; there must be 1 to 4096", |d| {
+        ("waves: their number is 4097; it must be 1 to 4096", |d| {
             d.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; 4097];
         }),
-        ("waves: there are 0", |d| d.waves.clear()),
-        ("file 1 does not exist; the number of them is 1", |d| d.weights[0].file = 1),
+        ("waves: their number is 0", |d| d.waves.clear()),
+        ("file 1 does not exist; the descriptor has 1, numbered from 0", |d| d.weights[0].file = 1),
     ];
     for (says, change) in changes {
         let mut d = chain("tiny", &[(1, 0)]);
@@ -324,7 +324,7 @@ fn kernels_that_never_end_are_refused() {
     let mut d = chain("tiny", &[(1, 0)]);
     d.kernels.push(kernel("endless", endless));
     d.programs[0].kernel = 3;
-    assert_refused("an endless kernel", d, "steps for a row; the limit is 4294967296");
+    assert_refused("an endless kernel", d, "statements for a row; the limit is 4294967296");
     let mut d = chain("tiny", &[(1, 0)]);
     let embed =
         d.kernels[2].text.replace("  %row", "  for %i in 0..1000000000000 {\n    %0 = splat f32x8 0.0\n  }\n  %row");
@@ -332,7 +332,7 @@ fn kernels_that_never_end_are_refused() {
         "embed",
         &embed.replace("%0 = load f32x8 %table", "%9 = load f32x8 %table").replace("[0], %0", "[0], %9"),
     );
-    assert_refused("an endless embedding", d, "embedding: kernel embed takes");
+    assert_refused("an endless embedding", d, "embedding: kernel embed executes");
     let mut d = chain("tiny", &[(1, 0)]);
     d.embedding.kernel = 1;
     assert_refused("an embedding that looks nothing up", d, "it must have no dims");

@@ -68,9 +68,9 @@ impl Placement {
     /// Returns a description of the method, as text for users.
     fn describe(self) -> &'static str {
         match self {
-            Placement::OnePerPe => "a PE for each column's instances",
-            Placement::Shared => "several instances on a PE, all at once",
-            Placement::TimeMultiplexed => "several instances on a PE, in waves",
+            Placement::OnePerPe => "a PE of its own for each instance",
+            Placement::Shared => "several instances on each PE, all in one wave",
+            Placement::TimeMultiplexed => "several instances on each PE, in several waves",
         }
     }
 }
@@ -102,7 +102,7 @@ pub enum PlaceError {
     },
     /// A single instance needs more than a PE's memory.
     #[error(
-        "{task} needs {bytes} bytes of a PE ({weights} of weights and states, {messages} of messages, {code} of code, {scratch} of working memory); grid {grid} has {available}"
+        "an instance of {task} needs {bytes} bytes on its PE ({weights} of weights and states, {messages} of messages, {code} of code, {scratch} of working memory); a PE of grid {grid} has {available} bytes"
     )]
     Instance {
         /// The program's label.
@@ -133,7 +133,9 @@ pub enum PlaceError {
         problem: String,
     },
     /// More tensors need a link than it has colours.
-    #[error("{tensor} needs a colour on the link {direction} from PE ({x}, {y}), but all {colours} colours are taken")]
+    #[error(
+        "tensor {tensor} needs a colour on the link {direction} from PE ({x}, {y}), but all {colours} colours of this link are taken"
+    )]
     Colours {
         /// Name of the tensor.
         tensor: String,
@@ -198,7 +200,7 @@ fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &Placemen
         Placement::OnePerPe => {
             "each column's instances have PEs of their own: the grid is large enough for the pieces".to_string()
         }
-        Placement::Shared => "instances share PEs: there are more of them than PEs".to_string(),
+        Placement::Shared => "instances share PEs, because there are more instances than PEs".to_string(),
         Placement::TimeMultiplexed => format!("{waves} waves: the grid's memory does not hold all weights at once"),
     });
     let (mut most, mut used, mut bytes) = ((0, 0, 0), 0u64, 0u64);

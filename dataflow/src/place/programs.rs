@@ -61,7 +61,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &PlacementOpti
             }
             Step::Bucket { bucket, ids, first, top_k, experts, nobody } => {
                 if bucket.0 as usize != builder.descriptor.routings.len() {
-                    return plan_error("bucket", "routings out of order");
+                    return plan_error("bucket", "the plan's routings are not in the order of their numbers");
                 }
                 let row = plan.buffers.get(ids.0 as usize).map(|buffer| buffer.row_bytes);
                 if *first != 0 || row != Some(u64::from(*top_k) * 4) {
@@ -88,12 +88,19 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &PlacementOpti
         }
     }
     if !embedded {
-        return plan_error("embed", "no task makes rows of the embedding");
+        return plan_error("embed", "the plan has no task that reads the embedding");
     }
     match plan.output {
         Output::Logits { .. } => {}
-        Output::Hidden { .. } => return plan_error("output", "hidden states; a grid returns logits"),
-        Output::Experts { .. } => return plan_error("output", "expert layers on their own; a grid returns logits"),
+        Output::Hidden { .. } => {
+            return plan_error("output", "the plan returns hidden states; a grid can only return logits");
+        }
+        Output::Experts { .. } => {
+            return plan_error(
+                "output",
+                "the plan has expert layers without a model; a grid needs a model that returns logits",
+            );
+        }
     }
     builder.descriptor.logits = builder.tensor(plan.logits.0)?;
     Ok(builder.descriptor)
@@ -107,10 +114,10 @@ fn weights(plan: &Plan<Kernel>) -> Result<Vec<WeightInfo>, PlaceError> {
             ixc_ir::plan::WeightFile::Derived(_) => {
                 return plan_error(
                     &weight.name,
-                    "a weight that is derived from others when it is read; weights must be in model files",
+                    "the weight is derived from other tensors when it is read; a grid needs weights that are stored in model files",
                 );
             }
-            _ => return plan_error(&weight.name, "a weight in the plan's own file; weights must be in model files"),
+            _ => return plan_error(&weight.name, "the weight is in the plan's own file; a grid needs weights that are stored in model files"),
         };
         let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());
         Ok(WeightInfo { name, format, stored, shape: weight.shape.clone(), file, offset: weight.offset, bytes })
@@ -124,7 +131,10 @@ fn state_parts(division: &Division, context: u32) -> Result<Parts, PlaceError> {
     let parts = Parts { positions, count: context.div_ceil(positions.max(1)).max(1) };
     if parts.count > division.parts {
         let held = u64::from(division.parts) * u64::from(positions);
-        return plan_error("attention", format!("the plan's parts hold {held} positions; the context is {context}"));
+        return plan_error(
+            "attention",
+            format!("the parts of attention hold {held} positions; the context has {context} positions"),
+        );
     }
     Ok(parts)
 }
@@ -132,12 +142,12 @@ fn state_parts(division: &Division, context: u32) -> Result<Parts, PlaceError> {
 fn states(plan: &Plan<Kernel>, parts: Parts) -> Result<Vec<State>, PlaceError> {
     let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
         (StateKind::Paged, &[keys, values]) if keys.format.is_quantised() || values.format.is_quantised() => {
-            plan_error(&state.name, "keys or values in blocks; a grid has them in f16")
+            plan_error(&state.name, "the keys or values have a block format; a grid keeps keys and values in f16")
         }
         (StateKind::Paged, &[keys, values]) if state.window.is_none() && state.every == 1 => {
             Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
         }
-        _ => plan_error(&state.name, "a state other than keys and values of all positions"),
+        _ => plan_error(&state.name, "the state is not supported; a grid only has keys and values of all positions"),
     });
     states.collect()
 }
@@ -148,7 +158,7 @@ fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
     for task in tasks(plan) {
         for split in task.variants.iter().filter_map(|variant| variant.split) {
             if found.is_some_and(|found| found != split.division) {
-                return plan_error(&task.label, "positions are divided differently than in other tasks");
+                return plan_error(&task.label, "the task divides positions differently than other tasks of the plan");
             }
             found = Some(split.division);
         }
@@ -173,7 +183,7 @@ fn argument<'t>(task: &'t Task, kernel: &Kernel, name: &str) -> Result<&'t Arg, 
     let position = kernel.buffers.iter().position(|buffer| buffer.name == name);
     match position.and_then(|position| task.args.get(position)) {
         Some(arg) => Ok(arg),
-        None => plan_error(&task.label, format!("nothing is bound to %{name} of {}", kernel.name)),
+        None => plan_error(&task.label, format!("no argument is bound to buffer %{name} of kernel {}", kernel.name)),
     }
 }
 
@@ -222,10 +232,13 @@ impl<'a> DescriptorBuilder<'a> {
     fn task(&mut self, task: &Task) -> Result<bool, PlaceError> {
         let label = &task.label;
         let [variant] = &task.variants[..] else {
-            return plan_error(label, "several kernels; a PE has one, for one row");
+            return plan_error(
+                label,
+                "the task has several kernels for numbers of rows; a PE has one kernel, for one row",
+            );
         };
         if variant.row_chunk != 1 {
-            return plan_error(label, "items of several rows; a PE works on one");
+            return plan_error(label, "the items of the task have several rows; a PE works on one row");
         }
         let kernel = self.kernel_of(label, variant.kernel.0)?;
         let axis = match task.rows {
@@ -238,7 +251,10 @@ impl<'a> DescriptorBuilder<'a> {
                 Source::Input(Input::RoutedToken(_) | Input::OutputRows) => {
                     let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
                     let (Source::Arena(x), Source::Arena(y)) = (named("x")?, named("y")?) else {
-                        return plan_error(label, "a copy of a buffer that does not hold rows");
+                        return plan_error(
+                            label,
+                            "the task copies rows from or to memory that is not a buffer of rows",
+                        );
                     };
                     let x = self.copies.get(&x.0).copied().unwrap_or(x.0);
                     self.copies.insert(y.0, x);
@@ -263,7 +279,7 @@ impl<'a> DescriptorBuilder<'a> {
         let mut parts = None;
         for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
             let Some(arg) = task.args.get(i) else {
-                return plan_error(label, "fewer arguments than its kernel has buffers");
+                return plan_error(label, "the task has fewer arguments than its kernel has buffers");
             };
             if let Some(split) = variant.split.filter(|split| split.argument as usize == i) {
                 let slice = self.parts_tensor(task, &split, *bytes)?;
@@ -305,13 +321,16 @@ impl<'a> DescriptorBuilder<'a> {
             Source::State { state, .. } => Some(state),
             _ => None,
         });
-        let Some(state) = state else { return plan_error(&label, "parts of no state") };
+        let Some(state) = state else { return plan_error(&label, "the task has parts, but reads no state") };
         let count = u64::from(self.descriptor.states.first().map_or(1, |state| state.parts.count)).max(1);
         let piece = sizes.first().copied().unwrap_or(0) / count;
         if piece == 0 || !parts.bytes.is_multiple_of(piece) {
             return plan_error(
                 &label,
-                format!("parts have {} bytes, but only {piece} bytes are combined", parts.bytes),
+                format!(
+                    "the task's parts have {} bytes, but the combining kernel reads {piece} bytes of each part",
+                    parts.bytes
+                ),
             );
         }
         for number_of_piece in 0..parts.bytes / piece {
@@ -330,7 +349,10 @@ impl<'a> DescriptorBuilder<'a> {
                     BufferKind::Read | BufferKind::ReadWrite | BufferKind::Index { .. } => {
                         return plan_error(
                             &label,
-                            format!("%{} of the kernel that combines parts, which may read only parts", buffer.name),
+                            format!(
+                                "the kernel that combines parts also reads buffer %{}; it may read only parts",
+                                buffer.name
+                            ),
                         );
                     }
                 });
@@ -360,7 +382,10 @@ impl<'a> DescriptorBuilder<'a> {
     /// other.
     fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<Slice, PlaceError> {
         if split.division != self.division || bytes == 0 {
-            return plan_error(&task.label, "parts without bytes, or divided differently than in other tasks");
+            return plan_error(
+                &task.label,
+                "the task's parts have no bytes, or are divided differently than in other tasks of the plan",
+            );
         }
         let count = self.descriptor.states.first().map_or(1, |state| state.parts.count);
         let column = bytes.saturating_mul(count.into());
@@ -376,7 +401,7 @@ impl<'a> DescriptorBuilder<'a> {
     fn embedding(&mut self, task: &Task, kernel: &Kernel) -> Result<(), PlaceError> {
         let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
         let (Source::Weight(weight), Source::Arena(y)) = (named("table")?, named("y")?) else {
-            return plan_error(&task.label, "an embedding with other arguments than ids, table and rows");
+            return plan_error(&task.label, "the embedding has other arguments than ids, a table and rows");
         };
         let tensor = self.tensor(y.0)?;
         if let Some(tensor) = self.descriptor.tensors.get_mut(tensor as usize) {
@@ -425,7 +450,12 @@ impl<'a> DescriptorBuilder<'a> {
             }
             Source::State { state, field } if field == StateKind::Paged.field("keys") => Port::Keys(state),
             Source::State { state, .. } => Port::Values(state),
-            Source::Chosen { .. } => return plan_error(label, "places that an index chose, which no PE gathers"),
+            Source::Chosen { .. } => {
+                return plan_error(
+                    label,
+                    "the task reads only positions that an index chose; no PE can gather such positions",
+                );
+            }
             Source::Scratch => Port::Scratch { bytes },
             Source::Input(Input::Row(RowInput::Positions)) => Port::Position,
             Source::Input(Input::Row(RowInput::PositionBlock)) => Port::PositionBlock,
@@ -434,7 +464,7 @@ impl<'a> DescriptorBuilder<'a> {
             Source::Input(
                 Input::Tokens | Input::Row(_) | Input::Ngram(_) | Input::OutputRows | Input::RoutedToken(_),
             ) => {
-                return plan_error(label, "an input that no PE has");
+                return plan_error(label, "the task has an input that no PE can have");
             }
         })
     }
@@ -442,7 +472,7 @@ impl<'a> DescriptorBuilder<'a> {
     fn buffer(&self, buffer: BufferId) -> Result<RowCount, PlaceError> {
         match self.plan.buffers.get(self.copies.get(&buffer.0).copied().unwrap_or(buffer.0) as usize) {
             Some(buffer) => Ok(buffer.rows),
-            None => plan_error("plan", format!("there is no buffer {}", buffer.0)),
+            None => plan_error("plan", format!("a task names buffer {}, which the plan does not have", buffer.0)),
         }
     }
 
@@ -453,7 +483,7 @@ impl<'a> DescriptorBuilder<'a> {
             return Ok(tensor);
         }
         let Some(arena) = self.plan.buffers.get(buffer as usize) else {
-            return plan_error("plan", format!("there is no buffer {buffer}"));
+            return plan_error("plan", format!("a task names buffer {buffer}, which the plan does not have"));
         };
         let axis = match arena.rows {
             RowCount::Tokens => Axis::Tokens,
@@ -461,7 +491,7 @@ impl<'a> DescriptorBuilder<'a> {
             // The rows belong to the last routing so far, because tasks come after the routing that
             // they use.
             RowCount::Routed { .. } => match self.descriptor.routings.len() {
-                0 => return plan_error(&arena.name, "routed rows before a routing"),
+                0 => return plan_error(&arena.name, "the buffer holds routed rows, but no routing comes before it"),
                 n => Axis::Routed(n as u32 - 1),
             },
         };
@@ -514,7 +544,7 @@ impl<'a> DescriptorBuilder<'a> {
         if dims.len() != kernel.dims.len() {
             return plan_error(
                 &kernel.name,
-                format!("{} dims, where its kernel has {}", dims.len(), kernel.dims.len()),
+                format!("the task gives {} dims; the number of the kernel's dims is {}", dims.len(), kernel.dims.len()),
             );
         }
         let parts = state.and_then(|state| self.descriptor.states.get(state as usize)).map(|state| state.parts);
@@ -533,7 +563,7 @@ impl<'a> DescriptorBuilder<'a> {
             match size.map(u64::try_from) {
                 Some(Ok(size)) => Ok(size),
                 Some(Err(_)) => Ok(0),
-                None => plan_error(&kernel.name, "a buffer beyond 63 bits"),
+                None => plan_error(&kernel.name, "a buffer has more bytes than fit 63 bits"),
             }
         };
         let sizes = kernel.buffers.iter().map(|buffer| size(&buffer.size)).collect::<Result<_, _>>()?;

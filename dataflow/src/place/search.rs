@@ -82,7 +82,10 @@ pub fn search<E>(
                 let mut why = vec![sizes(partition)];
                 why.append(&mut descriptor.reasons);
                 if let Some(Attempt { problem, .. }) = tried.last() {
-                    why.push(format!("{} sizes before had no room; the last: {problem}", tried.len()));
+                    why.push(format!(
+                        "{} other choices of sizes did not fit on the grid; the reason for the last one: {problem}",
+                        tried.len()
+                    ));
                 }
                 descriptor.reasons = why;
                 if let (Some(decisions), Some(told)) = (decisions, told) {
@@ -101,7 +104,7 @@ pub fn search<E>(
     }
     Err(SearchError::Place(error.unwrap_or_else(|| PlaceError::Plan {
         task: "sizes".to_string(),
-        problem: "there are no sizes to try".to_string(),
+        problem: "the model has no sizes of pieces to try".to_string(),
     })))
 }
 
@@ -122,12 +125,12 @@ struct Ladder<'l> {
 /// Describes a partition in words.
 fn sizes(partition: &Partition) -> String {
     let sums = match partition.dense.reduction {
-        Reduction::Separate => "added beside",
-        Reduction::Chained => "added in the next",
+        Reduction::Separate => "added on PEs of their own",
+        Reduction::Chained => "added in the next piece",
     };
     let (rows, dot) = (partition.dense.rows, partition.dense.dot);
     format!(
-        "products in pieces of up to {rows} rows and {dot} elements, {sums}; experts' of {} and {}; row ops of {} elements",
+        "products in pieces of up to {rows} rows and {dot} elements, {sums}; products of experts of up to {} rows and {} elements; row ops of {} elements",
         partition.experts.rows, partition.experts.dot, partition.elements
     )
 }
@@ -145,8 +148,14 @@ fn record_decision(
         let mut failed = tried.iter().filter(|tried| tried.placement == other);
         let count = failed.clone().count();
         how = match failed.next_back() {
-            Some(last) => how.over(other.describe(), format!("{count} sizes have no room; the last: {}", last.problem)),
-            None => how.over(other.describe(), "it is slower, and without it there is room"),
+            Some(last) => how.over(
+                other.describe(),
+                format!(
+                    "{count} choices of sizes do not fit on the grid; the reason for the last one: {}",
+                    last.problem
+                ),
+            ),
+            None => how.over(other.describe(), "it is slower, and the chosen placement fits on the grid"),
         };
     }
     decisions.add(how);
@@ -166,7 +175,7 @@ fn record_decision(
                 let others = cycles(next);
                 let why = match others > own {
                     true => format!("a layer would take {others} cycles by estimate"),
-                    false => "it is for grids with less memory".to_owned(),
+                    false => "it is meant for grids with less memory".to_owned(),
                 };
                 chosen = chosen.since(format!("{own} cycles for a layer by estimate")).over(name(next), why);
             }
@@ -174,7 +183,7 @@ fn record_decision(
         Placement::Shared | Placement::TimeMultiplexed => {
             if let Some(next) = at.and_then(|at| at.checked_sub(1)).and_then(|at| all.get(at)) {
                 chosen = chosen
-                    .over(name(next), "more pieces are more copies of activations, on PEs that work in turn anyway");
+                    .over(name(next), "more pieces need more copies of activations, and the PEs work in turn anyway");
             }
         }
     }
@@ -188,7 +197,7 @@ fn impossible(module: &Module, grid: &Grid, partition: &Partition, placement: Pl
     match placement {
         Placement::OnePerPe if pes > grid.pes() => Some(format!("{pes} PEs are needed; the grid has {}", grid.pes())),
         Placement::OnePerPe | Placement::Shared if bytes > there => {
-            Some(format!("weights take {bytes} bytes; all PEs have {there}"))
+            Some(format!("weights take {bytes} bytes; all PEs together have {there}"))
         }
         Placement::OnePerPe | Placement::Shared | Placement::TimeMultiplexed => None,
     }

@@ -86,7 +86,7 @@ fn record_lanes(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, pl
         decision.over(said(least), "there are not enough adjacent PEs with free memory")
     } else if share < unit.lanes() {
         let more = share.saturating_mul(2).min(unit.lanes());
-        decision.over(said(more), "they work in turn, and there is room for fewer")
+        decision.over(said(more), "instances of a PE work in turn, and fewer instances for each PE fit on the grid")
     } else {
         decision
     });

@@ -43,7 +43,11 @@ pub(super) fn place(
             let code = |&kernel: &u32| descriptor.kernels.get(kernel as usize).map_or(0, |kernel| kernel.code_bytes);
             let bytes = needs.kernels.iter().map(code).fold(needs.lane, u64::saturating_add);
             if bytes > available {
-                return Err(room(descriptor, block, format!("one PE needs {bytes} bytes; it has {available}")));
+                return Err(room(
+                    descriptor,
+                    block,
+                    format!("an instance needs {bytes} bytes on its PE; a PE has {available}"),
+                ));
             }
         }
     }
@@ -58,7 +62,9 @@ pub(super) fn place(
                     let decision = decision.chose(format!("shelves of {height} rows"));
                     let higher = HEIGHTS.into_iter().find(|&other| other > height && other < grid_height);
                     decisions.add(match higher {
-                        Some(other) => decision.over(format!("of {other} rows"), "ways are longer on high ones"),
+                        Some(other) => {
+                            decision.over(format!("of {other} rows"), "messages travel farther on higher shelves")
+                        }
                         None => decision,
                     });
                     places
@@ -101,7 +107,8 @@ fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, p
     let said = |(wide, high): (u32, u32)| format!("{wide} x {high} PEs");
     let flat = shape(block.inner.max(1), block.outer.max(1));
     let decision = Decision::new(op, name, "shape").chose(said((wide, high)));
-    let decision = decision.since("the narrowest that is no higher than its shelf or what is left below another");
+    let decision = decision
+        .since("the narrowest shape that is no higher than its shelf, or than the free rows below another program");
     // The unfolded shape is listed as rejected, unless it was impossible or chosen.
     if flat != (wide, high) {
         decisions.add(decision.over(said(flat), "a single line of PEs is wider and puts later programs farther away"));
@@ -158,7 +165,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
                     next = fold(block, shelf.min(height - top), width);
                 }
                 let Some(fold) = next else {
-                    let problem = format!("it is wider than a shelf of {shelf} rows");
+                    let problem = format!("its instances do not fit into the width of a shelf of {shelf} rows");
                     return Err(room(descriptor, block, problem));
                 };
                 let x = if from_west { used } else { width - used - fold.width };

@@ -134,7 +134,10 @@ fn tokens_exceeding_the_routing_limit_are_refused() {
     let machine = Machine::new(d).unwrap();
     let tokens = vec![0; (MAX_ROUTED / 2) as usize + 1];
     let error = Simulator::for_timing(&machine, 1).step(&tokens, &[]).unwrap_err();
-    assert_eq!(error.to_string(), "33554433 tokens with 67108866 experts of all routings; the limit is 67108864");
+    assert_eq!(
+        error.to_string(),
+        "found 33554433 tokens, which use 67108866 experts in all routings together; the limit is 67108864"
+    );
 }
 
 #[test]

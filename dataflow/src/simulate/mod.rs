@@ -84,7 +84,7 @@ pub enum SimulateError {
     },
     /// An instance received more bytes of a row than its slices have.
     #[error(
-        "{program}, column {column}, expert {expert}, part {part} received {found} bytes of row {row}; its slices have {expected}"
+        "{program}: the instance of column {column}, expert {expert}, part {part} received {found} bytes of row {row}; its slices have {expected} bytes"
     )]
     SentTwice {
         /// Number and label of the program.
@@ -103,7 +103,7 @@ pub enum SimulateError {
         expected: u64,
     },
     /// A routing names an expert that does not exist.
-    #[error("routing {routing} names expert {found} for token {token}; it has {experts} experts")]
+    #[error("routing {routing} sends token {token} to expert {found}; it has {experts} experts")]
     Expert {
         /// Number of the routing.
         routing: u32,
@@ -216,24 +216,36 @@ impl<'m> Simulator<'m> {
         let d = &self.machine.descriptor;
         let tokens_error = |problem: String| Err(SimulateError::Tokens { problem });
         if tokens.is_empty() {
-            return tokens_error("a step has at least one token".to_owned());
+            return tokens_error("the step has no tokens; expected at least one".to_owned());
         }
         if tokens.len() as u64 + u64::from(self.position) > u64::from(d.context) {
-            let problem =
-                format!("{} tokens after the first {}; the context has {}", tokens.len(), self.position, d.context);
+            let problem = format!(
+                "found {} tokens after the first {} tokens of the text; the context has {}",
+                tokens.len(),
+                self.position,
+                d.context
+            );
             return tokens_error(problem);
         }
         if let Some(token) = tokens.iter().find(|token| **token >= d.vocabulary) {
-            return tokens_error(format!("token {token}; the vocabulary has {}", d.vocabulary));
+            return tokens_error(format!(
+                "token id {token} does not exist; the vocabulary has {} tokens",
+                d.vocabulary
+            ));
         }
         let ascending = wanted.windows(2).all(|pair| pair[0] < pair[1]);
         if !ascending || wanted.last().is_some_and(|last| *last as usize >= tokens.len()) {
-            return tokens_error(format!("wanted rows {wanted:?} of {} tokens; they must ascend", tokens.len()));
+            return tokens_error(format!(
+                "the rows with requested logits are {wanted:?}; they must ascend and be below the number of tokens, {}",
+                tokens.len()
+            ));
         }
         let routed: u64 = d.routings.iter().map(|r| u64::from(r.top_k) * tokens.len() as u64).sum();
         if routed > MAX_ROUTED {
-            let problem =
-                format!("{} tokens with {routed} experts of all routings; the limit is {MAX_ROUTED}", tokens.len());
+            let problem = format!(
+                "found {} tokens, which use {routed} experts in all routings together; the limit is {MAX_ROUTED}",
+                tokens.len()
+            );
             return tokens_error(problem);
         }
         let outcome = Pass::new(self.machine, self.data.as_mut(), self.seed, self.position, tokens, wanted).run();

@@ -73,10 +73,18 @@ impl Pass<'_, '_> {
                 let tensor = self.tensor(outlet.slice.tensor);
                 let at = self.waiting[id].at;
                 if at != NONE {
-                    return (format!("waits to send {tensor}: no room at {}", self.name(at)), Some(at));
+                    return (
+                        format!("waits to send {tensor}, because the receiver has no room: {}", self.name(at)),
+                        Some(at),
+                    );
                 }
                 if let Some(routing) = outlet.routing {
-                    return (format!("waits to send {tensor}: routing {routing} is not known"), self.router(routing));
+                    return (
+                        format!(
+                            "waits to send {tensor}, because the expert ids of routing {routing} are not known yet"
+                        ),
+                        self.router(routing),
+                    );
                 }
                 return (format!("has {tensor} to send"), None);
             }
@@ -89,7 +97,7 @@ impl Pass<'_, '_> {
             let InstancePlace { column, part, .. } = unit.place(instance);
             let other = unit.before.iter().map(|other| layout.units[*other as usize].instance(0, column, part));
             let late = other.rev().find(|other| self.done[*other as usize] <= firing);
-            return ("waits for a program before it on its state".to_owned(), late);
+            return ("waits for an earlier program of the same state".to_owned(), late);
         }
         let number = layout.program[instance as usize];
         for receive in &unit.receives {
@@ -162,7 +170,7 @@ fn shorten_chain(mut chain: Vec<String>) -> Vec<String> {
     let more = chain.len().saturating_sub(MAX_CHAIN);
     chain.truncate(MAX_CHAIN);
     if more > 0 {
-        chain.push(format!("and {more} more, round to the first"));
+        chain.push(format!("and {more} more instances, the last of which waits for the first"));
     }
     chain
 }

@@ -488,18 +488,18 @@ fn descriptors_with_dangling_references_are_refused() {
     let mut change = |says, f: Box<dyn Fn(&mut Descriptor)>| changes.push((says, f));
     change("version 9", Box::new(|d| d.version = 9));
     change("width is 0", Box::new(|d| d.grid.width = 0));
-    change("kernel 9 does not exist; the number of them is 3", Box::new(|d| d.programs[0].kernel = 9));
-    change("wave 1 does not exist; the number of them is 1", Box::new(|d| d.programs[1].wave = 1));
-    change("tensor 7 does not exist; the number of them is 3", Box::new(|d| d.streams[0].tensor = 7));
+    change("kernel 9 does not exist; the descriptor has 3, numbered from 0", Box::new(|d| d.programs[0].kernel = 9));
+    change("wave 1 does not exist; the descriptor has 1, numbered from 0", Box::new(|d| d.programs[1].wave = 1));
+    change("tensor 7 does not exist; the descriptor has 3, numbered from 0", Box::new(|d| d.streams[0].tensor = 7));
     change("program 4294967295 does not exist", Box::new(|d| d.streams[0].to = End::Program(u32::MAX)));
     change("ends at byte 33", Box::new(|d| d.programs[0].ports[0] = Port::Receive(Slice { offset: 1, ..slice(0, 2) })));
-    change("a slice of", Box::new(|d| d.programs[0].ports[0] = Port::Receive(slice(0, 0))));
+    change("its slice has", Box::new(|d| d.programs[0].ports[0] = Port::Receive(slice(0, 0))));
     change(
         "the limit is 67108864",
         Box::new(|d| d.programs[0].ports[0] = Port::Receive(Slice { offset: u64::MAX, ..slice(0, 2) })),
     );
     change(
-        "column 1, expert 0, part 0 is at (4294967295, 0)",
+        "column 1, expert 0, part 0 is at PE (4294967295, 0)",
         Box::new(|d| {
             d.programs[0].columns = 2;
             d.programs[0].sites.columns = Lattice { share: 1, per_line: 9, pitch_x: u32::MAX, pitch_y: 0 };
@@ -508,19 +508,19 @@ fn descriptors_with_dangling_references_are_refused() {
     change("instances; ", Box::new(|d| d.programs[0].columns = u32::MAX));
     change("rows in buffers", Box::new(|d| d.programs[0].ports[0] = Port::Receive(slice(0, u32::MAX))));
     change(
-        "ports; kernel copy8 has 0 and 2",
+        "ports; its kernel copy8 has 0 dims and 2 buffers",
         Box::new(|d| {
             d.programs[0].ports.pop();
         }),
     );
-    change("receives nothing", Box::new(|d| d.programs[0].ports[0] = Port::Scratch { bytes: 32 }));
+    change("no port of it receives rows", Box::new(|d| d.programs[0].ports[0] = Port::Scratch { bytes: 32 }));
     change(
-        "has 31 bytes; buffer %a of kernel copy8 has 32",
+        "has 31 bytes; its buffer %a of kernel copy8 has 32 bytes",
         Box::new(|d| {
             d.programs[0].ports[0] = Port::Receive(Slice { bytes: 31, ..slice(0, 2) });
         }),
     );
-    change("which the kernel must write", Box::new(|d| d.programs[0].ports.swap(0, 1)));
+    change("which the kernel does not write", Box::new(|d| d.programs[0].ports.swap(0, 1)));
     change("kernel copy8: ", Box::new(|d| d.kernels[1].text = COPY.replace("%y[0]", "%y[4]")));
     change("logits", Box::new(|d| d.logits = 0));
     change(

@@ -439,7 +439,7 @@ mod tests {
         let Some(Failure::Refused(says)) = super::failure(&chosen, &failing, 0, Engine::Emulator) else {
             panic!("512-bit vectors are compiled for avx2")
         };
-        assert!(says.contains("vectors of up to # bytes"), "{says}");
+        assert!(says.contains("vectors of at most # bytes"), "{says}");
         let manner = Failure::Refused(says);
         let reduced = reduce(&failing, false, 5000, &mut |failing| {
             super::failure(&chosen, failing, 0, Engine::Emulator).as_ref() == Some(&manner)

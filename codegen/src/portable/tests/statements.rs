@@ -146,6 +146,6 @@ fn frames_and_compilation_are_bounded() {
         Err(PortableError::TooLarge { what, .. }) => what,
         other => panic!("{:?}", other.map(|code| code.bytes.len())),
     };
-    assert_eq!(too_large(&alive(17_000)), "bytes of frame");
+    assert_eq!(too_large(&alive(17_000)), "bytes in its stack frame");
     assert_eq!(too_large(&alive(60_000)), "instructions");
 }
