@@ -104,7 +104,9 @@ mod tests {
     fn a_helper_that_fails_is_no_fault_of_the_grammar() {
         // Neither of these programs compiles a grammar. The first does not exist, and the second
         // ends at once.
-        for (program, says) in [("/nowhere/ixc", "cannot start /nowhere/ixc"), ("/bin/false", "the helper ended")] {
+        for (program, says) in
+            [("/nowhere/ixc", "cannot start /nowhere/ixc"), ("/bin/false", "the helper process ended")]
+        {
             let helper = Helper::new(program.into());
             let checked = helper.check(&GrammarSource::json_object(), &SpecialTokens::default(), &|| true);
             let Err(GrammarError::HelperFailed { message }) = checked else { panic!("{checked:?}") };

@@ -246,14 +246,10 @@ const DAMAGES: &[Damage] = &[
             let bytes = fs::read(at.join(SHARD)).unwrap();
             fs::write(at.join(SHARD), &bytes[..bytes.len() - 2]).unwrap();
         },
-        "the file has",
+        "they must ascend and end in the file",
     ),
     ("an empty shard", |at| fs::write(at.join(SHARD), "").unwrap(), "has 0 bytes"),
-    (
-        "a shard that is none",
-        |at| fs::write(at.join(SHARD), "GGUF\x03\0\0\0\0\0\0\0").unwrap(),
-        "has a header length of",
-    ),
+    ("a shard that is none", |at| fs::write(at.join(SHARD), "GGUF\x03\0\0\0\0\0\0\0").unwrap(), "has a header of"),
     (
         "an unknown model",
         |at| edit(at, "config.json", |json| json["model_type"] = "gpt_neo\u{1b}".into()),
@@ -324,7 +320,7 @@ const DAMAGES: &[Damage] = &[
     (
         "scaling without its factors",
         |at| edit(at, "config.json", |json| json["rope_parameters"]["rope_type"] = "longrope".into()),
-        "\"short_factor\" is missing; expected an array of numbers, for longrope",
+        "\"short_factor\" is missing; expected an array of numbers, which longrope needs",
     ),
     (
         "more layers than there are",
@@ -349,12 +345,12 @@ const DAMAGES: &[Damage] = &[
     (
         "two tokens of an id",
         |at| edit(at, "tokenizer.json", |json| json["model"]["vocab"]["zz"] = 5.into()),
-        "two tokens with id 5",
+        "two tokens have id 5",
     ),
     (
         "a merge of one",
         |at| edit(at, "tokenizer.json", |json| json["model"]["merges"] = serde_json::json!(["ab"])),
-        "no pair at index 0",
+        "item 0 is not a pair",
     ),
 ];
 

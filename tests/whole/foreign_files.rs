@@ -20,7 +20,12 @@ fn said(path: &Path) -> (Option<i32>, String) {
 fn files_of_other_kinds_are_named() {
     let folder = scratch("foreign_files");
     let cases: [(&str, &[u8], &str, &str); 9] = [
-        ("model.safetensors", b"\x20\0\0\0\0\0\0\0{\"__metadata__\":{}}", "is a safetensors file", "give its folder"),
+        (
+            "model.safetensors",
+            b"\x20\0\0\0\0\0\0\0{\"__metadata__\":{}}",
+            "is a safetensors file",
+            "give the folder of this file",
+        ),
         (
             "pytorch_model.bin",
             b"PK\x03\x04\0\0\0\0archive/data.pkl",
@@ -29,7 +34,7 @@ fn files_of_other_kinds_are_named() {
         ),
         ("old.pt", b"\x80\x02\x8a\x0al\xfc", "is a pickle", "convert_hf_to_gguf.py"),
         ("model.onnx", b"\x08\x08\x12\x07pytorch\x1a\x05", "is an ONNX model", "convert_hf_to_gguf.py"),
-        ("model.gguf.gz", b"\x1f\x8b\x08\0\0\0", "is a gzip archive", "unpack it"),
+        ("model.gguf.gz", b"\x1f\x8b\x08\0\0\0", "is a gzip archive", "unpack the archive"),
         ("ggml-model.bin", b"tjgg\x03\0\0\0", "is a GGML file, older than GGUF", "convert_llama_ggml_to_gguf.py"),
         (
             "config.json",
@@ -45,7 +50,7 @@ fn files_of_other_kinds_are_named() {
         fs::write(&path, bytes).unwrap();
         let (status, said) = said(&path);
         assert!(status == Some(65) && said.contains(what) && said.contains(advice), "{name}: {said}");
-        assert!(name == "swapped.gguf" || said.contains("ixc reads GGUF files"), "{said}");
+        assert!(name == "swapped.gguf" || said.contains("ixc only reads GGUF files"), "{said}");
     }
 }
 

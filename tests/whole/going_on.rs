@@ -102,7 +102,7 @@ fn answer_continues_the_last_assistant_message() {
             "/v1/chat/completions",
             with("", json!({"continue_final_message": "reasoning_content"})),
             "",
-            "has no known marks for reasoning",
+            "does not know this chat template's marks of reasoning",
         ),
     ] {
         let (status, answer) = server.post(path, &body);

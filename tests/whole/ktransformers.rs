@@ -314,7 +314,7 @@ const DAMAGES: &[Damage] = &[
             let weight = header.remove(&format!("{UP}.weight")).unwrap();
             header.insert("blk.1.ffn_up_exps.2.numa.256.weight".to_owned(), weight);
         },
-        "a node below 256",
+        "a NUMA node below 256",
     ),
     (
         "an expert too many",
@@ -322,7 +322,7 @@ const DAMAGES: &[Damage] = &[
             let weight = header.remove(&format!("{UP}.weight")).unwrap();
             header.insert("blk.1.ffn_up_exps.4.numa.1.weight".to_owned(), weight);
         },
-        "is of expert 4 and node 1; expected an expert below 4",
+        "is packed for expert 4 and NUMA node 1; expected an expert below 4",
     ),
     (
         "weights cut short",
@@ -397,7 +397,7 @@ fn damaged_parts_are_refused_in_a_line() {
     // The cases have a width that is not divisible by the number of nodes, or experts that the
     // configuration does not have.
     for (key, value, says) in [
-        ("moe_intermediate_size", 257, "a part of 257 by 128 for 2 nodes"),
+        ("moe_intermediate_size", 257, "one node's part of a matrix of 257 by 128 for 2 nodes"),
         ("moe_intermediate_size", 0, "expected 0 (AMXINT8)"),
         ("hidden_size", 96, "expected 12288 (AMXINT8)"),
         ("num_experts", 5, "is missing"),

@@ -38,7 +38,7 @@ pub enum ArchError {
         expected: Box<[u64]>,
     },
     /// A vector for an elementwise op is not F32.
-    #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quote(tensor))]
+    #[error("{}: tensor \"{}\" has type {found}; the vectors of a model must be F32", path.display(), quote(tensor))]
     VectorType {
         /// Model file with the tensor.
         path: Box<Path>,
@@ -48,7 +48,7 @@ pub enum ArchError {
         found: TensorType,
     },
     /// A table of expert ids has another type than I32.
-    #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quote(tensor))]
+    #[error("{}: tensor \"{}\" has type {found}; a table of the experts of each token must be I32", path.display(), quote(tensor))]
     TableType {
         /// Model file with the tensor.
         path: Box<Path>,
@@ -58,7 +58,7 @@ pub enum ArchError {
         found: TensorType,
     },
     /// A table of expert ids has an id that is not below the number of experts.
-    #[error("{}: tensor \"{}\" names expert {found}; the model has {count} experts, numbered from 0", path.display(), quote(tensor))]
+    #[error("{}: tensor \"{}\" contains expert {found}; the model has {count} experts, numbered from 0", path.display(), quote(tensor))]
     TableId {
         /// Model file with the tensor.
         path: Box<Path>,
@@ -94,7 +94,7 @@ pub enum ArchError {
     },
     /// Logits were requested from a model whose attention is not causal.
     #[error(
-        "{}: the model is an encoder ({architecture}): it gives embeddings of texts, not logits",
+        "{}: the model is an encoder ({architecture}), which computes embeddings of texts, not logits",
         path.display()
     )]
     NotCausal {
@@ -125,7 +125,7 @@ pub enum ArchError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NextnProblem {
     /// The model has no draft layers.
-    #[error("the model has no draft layers (nextn), or the file was converted without them")]
+    #[error("the model has no draft layers (nextn), or its file was converted without them")]
     None,
     /// The model has recurrent states, so rejected drafts could not be undone.
     #[error("tokens cannot be drafted: recurrent states cannot be rolled back after a rejected draft")]

@@ -23,13 +23,15 @@ impl<'a> FileWeights<'a> {
 
 impl WeightSource for FileWeights<'_> {
     fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
-        let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
+        let weight = self.module.weights.get(weight.index()).ok_or("the module has no weight with this number")?;
         let whole = self.whole(weight)?;
         match &weight.choice.shard {
             None => Ok(whole),
             Some(shard) => {
                 let slice = shard.cut(&weight.shape, weight.stored_format(), &whole);
-                Ok(Cow::Owned(slice.ok_or("the tensor has fewer bytes than the weight that a rank has a slice of")?))
+                Ok(Cow::Owned(
+                    slice.ok_or("the tensor has fewer bytes than the whole weight of which a rank has a slice")?,
+                ))
             }
         }
     }
@@ -54,10 +56,14 @@ impl FileWeights<'_> {
                 }
             });
         };
-        let row = weight.stored_format().row_bytes(*columns).ok_or("rows of the weight are not whole blocks")? as usize;
+        let row = weight
+            .stored_format()
+            .row_bytes(*columns)
+            .ok_or("the rows of the weight are not whole blocks of its format")? as usize;
         let (from, count) = (part.from as usize * row, *rows as usize * row);
         let matrices = bytes.chunks_exact(part.rows as usize * row);
-        let parts = matrices.map(|matrix| matrix.get(from..from + count).ok_or("the tensor has no such rows"));
+        let parts =
+            matrices.map(|matrix| matrix.get(from..from + count).ok_or("the tensor does not have the requested rows"));
         Ok(Cow::Owned(parts.collect::<Result<Vec<_>, _>>()?.concat()))
     }
 }

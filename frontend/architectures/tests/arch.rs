@@ -106,12 +106,15 @@ fn architecture_errors_name_value_and_expectation() {
             small().key("llama.final_logit_softcapping", 30f32),
             "key \"llama.final_logit_softcapping\" is 30; must be absent",
         ),
-        (small().key("llama.vocab_size", 6u32), "key \"llama.vocab_size\" is 6; must be 5, the rows of"),
+        (small().key("llama.vocab_size", 6u32), "key \"llama.vocab_size\" is 6; must be 5, the number of rows of"),
         (
             small().key("tokenizer.ggml.tokens", vec!["a"]),
-            "key \"tokenizer.ggml.tokens\" is 1 tokens; must be 5, the rows of token_embd.weight",
+            "key \"tokenizer.ggml.tokens\" is 1 tokens; must be 5, the number of rows of token_embd.weight",
         ),
-        (small().key("llama.expert_used_count", 1u32), "key \"llama.expert_used_count\" is 1; must be 0, as there are"),
+        (
+            small().key("llama.expert_used_count", 1u32),
+            "key \"llama.expert_used_count\" is 1; must be 0, because the model has no experts",
+        ),
         (
             small().key("llama.expert_count", 4u32).key("llama.expert_used_count", vec![2u32, 0]),
             "key \"llama.expert_used_count\" is 0; must be from 1 to 4",
@@ -131,7 +134,7 @@ fn architecture_errors_name_value_and_expectation() {
         ),
         (
             small().tensor("output_norm.weight", 1, &[8]),
-            "tensor \"output_norm.weight\" has type F16; vectors must be F32",
+            "tensor \"output_norm.weight\" has type F16; the vectors of a model must be F32",
         ),
         (small().tensor("blk.0.ffn_x.bias", 0, &[8]), "tensor \"blk.0.ffn_x.bias\" is not used by architecture llama"),
         (small().tensor("blk.1.ffn_norm_2.weight", 0, &[8]), "tensor \"blk.1.ffn_norm_2.weight\" is not used by"),
@@ -259,7 +262,10 @@ fn architecture_defaults_replace_missing_keys() {
             as_architecture("nemotron_h", &[("attention.head_count_kv", 3u32.into())]),
             "key \"nemotron_h.attention.head_count_kv\" is 3; must be a divisor",
         ),
-        (small().key("llama.attention.causal", false), "the model is an encoder (llama): it gives embeddings of texts"),
+        (
+            small().key("llama.attention.causal", false),
+            "the model is an encoder (llama), which computes embeddings of texts",
+        ),
         (as_architecture("gpt-oss", &[]), "key \"gpt-oss.attention.sliding_window\" is missing"),
         (
             as_architecture(
@@ -315,7 +321,7 @@ fn feed_forward_length_of_qwen_counts_gate_and_up() {
     let built = qwen(2 * width as u32).build().unwrap();
     assert_eq!(built.hyper.layers[0].feed_forward, width);
     let error = qwen(2 * width as u32 + 1).build().unwrap_err().to_string();
-    assert!(error.contains("even: that of gates and up together"), "{error}");
+    assert!(error.contains("even, because it counts the rows of gate and up together"), "{error}");
 }
 
 /// Tests that ALiBi comes from a key or from the architecture, and that RoPE is then off.

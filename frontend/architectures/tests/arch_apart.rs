@@ -129,7 +129,7 @@ fn heads_of_rwkv_follow_from_their_size() {
     );
     assert_eq!(
         refused("rwkv7", &[("rwkv7.token_shift_count", 1u32.into())], None),
-        "key \"rwkv7.token_shift_count\" is 1; must be 2, the number in this architecture"
+        "key \"rwkv7.token_shift_count\" is 1; must be 2, the number of token shifts in this architecture"
     );
     for (tensor, name) in [("blk.1.time_mix_lerp_fused.weight", "rwkv7"), ("blk.1.time_mix_lerp_x.weight", "rwkv6")] {
         let error = refused(name, &[], Some(tensor));

@@ -481,8 +481,8 @@ fn unsupported_ktransformers_files_are_refused() {
     let said = ixc_architectures::open(&at).unwrap_err().to_string();
     assert!(said.contains("blk.0.ffn_gate_exps.0.weight") && said.contains("by an unsupported method"), "{said}");
     for (file, expected) in [
-        ("_layer_0", "convert without --no-merge-safetensor"),
-        ("model-00001.safetensors", "convert_cpu_weights.py copies the other tensors"),
+        ("_layer_0", "without --no-merge-safetensor"),
+        ("model-00001.safetensors", "convert_cpu_weights.py, which also copies the other tensors"),
     ] {
         let at = folder("ktransformers-parts", &config, &[("model.norm.weight", "BF16", &[32])]);
         fs::rename(at.join("model.safetensors"), at.join(file)).unwrap();
@@ -503,7 +503,7 @@ fn unsupported_config_values_are_refused() {
     for (config, expected) in [
         (long(json!({"short_factor": null})), "key \"short_factor\" is missing; expected an array of numbers"),
         (long(json!({"long_factor": 2})), "key \"long_factor\" is 2; expected an array of numbers"),
-        (long(json!({"short_mscale": 1.5})), "key \"long_mscale\" is missing where short_mscale is 1.5"),
+        (long(json!({"short_mscale": 1.5})), "key \"long_mscale\" is missing, but short_mscale is 1.5"),
         (long(json!({"attention_factor": 0.0})), "expected a positive number"),
         (long(json!({"original_max_position_embeddings": 0})), "expected a count of 2 or more"),
         (json!({"model_type": "afmoe"}), "key \"mup_enabled\" is false; expected true"),

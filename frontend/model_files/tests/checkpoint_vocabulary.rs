@@ -86,7 +86,12 @@ fn token_count_is_padded_to_embedding_rows() {
     let word =
         Folder::new("word", "qwen3moe").edit("tokenizer.json", |json| json["model"]["vocab"]["zz"] = (ROWS + 3).into());
     let said = word.refused();
-    assert!(said.contains("key \"model.vocab\" is of \"zz\" with id 323; expected ids below 320, the rows"), "{said}");
+    assert!(
+        said.contains(
+            "key \"model.vocab\" is a vocabulary with token \"zz\" of id 323; expected ids below 320, the rows"
+        ),
+        "{said}"
+    );
 }
 
 /// Tests PLaMo's tokenizer file, which has a line for each token. Rows without a token are padding.
@@ -117,7 +122,10 @@ fn plamo_tokenizer_reads_one_token_per_line() {
     assert_eq!(tokenizer.add_bos(), Some(1));
     assert_eq!(tokenizer.encode("abc<|plamo:op|>d", true).unwrap(), [5, 6, 4, 7 + u32::from(b'd')]);
     let said = folder("no-token", &(lines.join("\n") + "\n[1, 2]\n")).refused();
-    assert!(said.contains("key \"line 264\" is [1, 2]; expected an array of a text, a number and a type"), "{said}");
+    assert!(
+        said.contains("key \"line 264\" is [1, 2]; expected an array of a token's text, its score and its type"),
+        "{said}"
+    );
     let said = folder("too-many", &vec![lines.join("\n"); 2].join("\n")).refused();
     assert!(said.contains("expected at most 320 tokens, the rows of the embedding table"), "{said}");
 }

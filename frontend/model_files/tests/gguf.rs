@@ -178,7 +178,10 @@ fn gguf_errors_name_problem_place_and_expectation() {
     let at = nested.windows(4).rposition(|word| word == 4u32.to_le_bytes()).unwrap();
     nested[at..at + 4].copy_from_slice(&9u32.to_le_bytes());
     let text = read(nested).unwrap_err().to_string();
-    assert!(text.ends_with("key \"k\": array of arrays; expected numbers, bools or strings as elements"), "{text}");
+    assert!(
+        text.ends_with("key \"k\": the value is an array of arrays; expected an array of numbers, bools or strings"),
+        "{text}"
+    );
     let keys = (0..65_537).fold(GgufWriter::new(), |writer, i| writer.key(&format!("k{i}"), true));
     let text = message(keys);
     assert!(text.contains("65537 keys"), "{text}");
@@ -196,7 +199,7 @@ fn truncated_file_error_states_the_missing_size() {
         assert_eq!(text, format!("m.gguf: is cut short: {bytes} B of {needed} B; download or copy it again"));
     }
     let text = read(whole[..40].to_vec()).unwrap_err().to_string();
-    assert!(text.contains("fit into the rest of the file"), "{text}");
+    assert!(text.contains("fit into the remaining bytes of the file"), "{text}");
     // If tensors do not follow each other, the header counts as damaged, whatever size it requires.
     let mut damaged = whole;
     let name = damaged.windows(5).position(|word| word == b"three").unwrap();
@@ -295,7 +298,7 @@ fn any_shard_opens_all() {
     // The second shard lacks its tensor here.
     dir.write("m-00002-of-00003.gguf", &GgufWriter::new().key("split.no", 1u32).key("split.count", 3u32));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
-    assert!(text.contains("number of tensors in all shards is 2; this file of a split model must have 3"), "{text}");
+    assert!(text.contains("number of tensors in all shards is 2; expected 3 for this file of a split model"), "{text}");
     // The last shard states another total number of tensors than the others here.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1"));
     let writer = GgufWriter::new().key("split.no", 2u32).key("split.count", 3u32).key("split.tensors.count", 7i32);
@@ -306,7 +309,7 @@ fn any_shard_opens_all() {
     // The second shard belongs to another model here.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1").key("general.architecture", "gpt2"));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
-    assert!(text.contains("general.architecture is gpt2; this file of a split model must have llama"), "{text}");
+    assert!(text.contains("general.architecture is gpt2; expected llama for this file of a split model"), "{text}");
     // The second shard states the position of the third here.
     dir.write("m-00002-of-00003.gguf", &shard(2, 3, "t1"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("split.no is 2"));

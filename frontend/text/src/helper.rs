@@ -226,7 +226,7 @@ fn death(status: ExitStatus, complaint: &str) -> Death {
         return Death::Time;
     }
     let first_line: String = complaint.lines().next().unwrap_or_default().chars().take(200).collect();
-    Death::Failed { reason: format!("the helper ended with {status}: {first_line}") }
+    Death::Failed { reason: format!("the helper process ended with {status}: {first_line}") }
 }
 
 /// Runs the helper's side. It reads the request from standard input, and `parse` returns the task

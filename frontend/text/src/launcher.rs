@@ -108,9 +108,9 @@ pub fn start(program: &Path) -> io::Result<()> {
     // SAFETY: the call writes at most the length of `answer`, which outlives it.
     let received = unsafe { libc::recv(own.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
     if received != READY.len() as isize || answer != READY {
-        return Err(io::Error::other("the launcher of helpers has ended"));
+        return Err(io::Error::other("the process that launches helper processes has ended"));
     }
-    LAUNCHER.set(own).map_err(|_| io::Error::other("there are two launchers of helpers"))
+    LAUNCHER.set(own).map_err(|_| io::Error::other("the process that launches helper processes was started twice"))
 }
 
 /// Starts a helper for the task `job`; `None` if this process has no launcher.

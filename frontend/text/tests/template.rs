@@ -311,10 +311,10 @@ fn reasoning_continues_where_template_or_prompt_places_it() {
     let twice = format!("{turn}{{{{ m.content }}}}{{{{ m.content }}}};{{% endfor %}}");
     let without = format!("{turn};{{% endfor %}}");
     for (source, part, says) in [
-        (not_begun, Part::Reasoning, "leaves its reasoning out"),
-        (plain, Part::Reasoning, "has no known marks for reasoning"),
+        (not_begun, Part::Reasoning, "omits the reasoning of the message"),
+        (plain, Part::Reasoning, "does not know this chat template's marks of reasoning"),
         (twice, Part::Content, "more than once"),
-        (without, Part::Content, "leaves its content out"),
+        (without, Part::Content, "omits the content of the message"),
     ] {
         match rendered(&source, part) {
             Err(TemplateError::NotContinued { reason }) => assert!(reason.contains(says), "{reason}"),

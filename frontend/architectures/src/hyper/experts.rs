@@ -70,9 +70,12 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
     let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);
     if count == 0 {
         return match keys.per_layer("expert_used_count", layers, 0, 0) {
-            Err(GgufError::KeyValue { path, key, found, .. }) => {
-                Err(GgufError::KeyValue { path, key, found, limit: "0, as there are no experts (expert_count)".into() })
-            }
+            Err(GgufError::KeyValue { path, key, found, .. }) => Err(GgufError::KeyValue {
+                path,
+                key,
+                found,
+                limit: "0, because the model has no experts (expert_count)".into(),
+            }),
             Err(other) => Err(other),
             Ok(_) => Ok(None),
         };

@@ -75,7 +75,7 @@ impl Indexer {
         keys.is_true("attention.indexer.kpool_select_tail")?;
         let top_k = keys.required_size(TOP_K, 1, MAX_CONTEXT)?;
         if !top_k.is_multiple_of(run) {
-            let limit = format!("a multiple of {run}, the positions that share a key");
+            let limit = format!("a multiple of {run}, the number of positions that share an index key");
             return Err(keys.metadata.bad_value(&keys.name(TOP_K), top_k, limit));
         }
         Ok(Indexer {
@@ -105,9 +105,11 @@ fn own_indexers(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>
         // Layers with a window attend to all positions in it, so the first layer without one needs
         // an indexer.
         Some(own) => match own.iter().zip(of).find(|(_, layer)| layer.window.is_none()) {
-            Some((false, _)) => {
-                Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it"))
-            }
+            Some((false, _)) => Err(keys.metadata.bad_value(
+                &name,
+                "false in the first layer",
+                "true in this layer, because no earlier layer has an index",
+            )),
             _ => Ok(own.to_vec()),
         },
         None => {

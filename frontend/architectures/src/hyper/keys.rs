@@ -149,7 +149,8 @@ impl Keys<'_> {
         if self.metadata.read_or(&name, self.defaults.causal)? {
             return Ok(());
         }
-        let limit = "absent or true: layers have states, windows or scores that are of what is before a token";
+        let limit =
+            "absent or true, because the model has states, windows or scores that only work with causal attention";
         Err(self.metadata.bad_value(&name, false, limit))
     }
 

@@ -239,7 +239,7 @@ fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     let name = keys.name("attention.causal");
     let causal = keys.metadata.read_or(&name, keys.defaults.causal)?;
     if causal && !keys.defaults.causal {
-        return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
+        return Err(keys.metadata.bad_value(&name, true, "absent or false, because the architecture is an encoder"));
     }
     if !causal && hyper.requires_causal(keys) {
         keys.require_causal()?;

@@ -56,7 +56,7 @@ impl Rope {
             return Err(keys.metadata.bad_value(
                 &keys.name("rope.dimension_count"),
                 dims,
-                "even: dimensions turn in pairs",
+                "even, because dimensions are rotated in pairs",
             ));
         }
         keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;

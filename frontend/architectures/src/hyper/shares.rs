@@ -59,7 +59,9 @@ fn share_last(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
         let shares = before.iter().rposition(|other| other.window.is_some() == layer.window.is_some());
         layers[at].shares = shares.filter(|&shares| same(&before[shares]));
         if layers[at].shares.is_none() {
-            let limit = format!("at most so many that a layer like layer {at} precedes the layers that share");
+            let limit = format!(
+                "small enough that layer {at} can share the keys of an earlier layer with the same heads, lengths and kind of window"
+            );
             return Err(keys.metadata.bad_value(&keys.name(KEY), shared, limit));
         }
     }

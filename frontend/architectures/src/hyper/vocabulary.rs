@@ -11,7 +11,7 @@ pub(super) fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError>
     let rows = table.dims().get(1).copied().unwrap_or(1);
     let agree = |key: &str, found: u64| match found == rows {
         true => Ok(()),
-        false => Err(keys.metadata.bad_value(key, found, format!("{rows}, the rows of token_embd.weight"))),
+        false => Err(keys.metadata.bad_value(key, found, format!("{rows}, the number of rows of token_embd.weight"))),
     };
     if let Some(found) = keys.optional("vocab_size", 1, u64::MAX)? {
         agree(&keys.name("vocab_size"), found)?;

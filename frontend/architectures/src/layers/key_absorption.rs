@@ -32,7 +32,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
 fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<DerivedTensor, GgufError> {
     let LatentLengths { plain, value } = latent_lengths(gguf, architecture)?;
     let &[rank, rows] = tensor.dims() else {
-        return Err(gguf.metadata().bad_value(tensor.name(), tensor.dims().len(), "of two dimensions"));
+        return Err(gguf.metadata().bad_value(tensor.name(), tensor.dims().len(), "a matrix of two dimensions"));
     };
     if rows == 0 || !rows.is_multiple_of(plain + value) {
         let limit = format!("a multiple of {}, the rows of a head", plain + value);

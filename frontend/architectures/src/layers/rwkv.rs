@@ -48,7 +48,11 @@ fn set_heads(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
         keys.per_layer(KEY, hyper.layers.len(), 1, MAX_COUNT)?.unwrap_or_else(|| vec![heads; hyper.layers.len()]);
     for (layer, kv_heads) in hyper.layers.iter_mut().zip(kv_heads) {
         if !heads.is_multiple_of(kv_heads) {
-            return Err(keys.metadata.bad_value(&keys.name(KEY), kv_heads, format!("a divisor of the heads, {heads}")));
+            return Err(keys.metadata.bad_value(
+                &keys.name(KEY),
+                kv_heads,
+                format!("a divisor of the number of heads, {heads}"),
+            ));
         }
         *layer = Layer { heads, kv_heads, key_length, value_length, ..layer.clone() };
     }
@@ -63,5 +67,9 @@ pub(crate) fn check_shifts(keys: &Keys<'_>, shifts: u64) -> Result<(), GgufError
     if found == shifts {
         return Ok(());
     }
-    Err(keys.metadata.bad_value(&keys.name(SHIFTS), found, format!("{shifts}, the number in this architecture")))
+    Err(keys.metadata.bad_value(
+        &keys.name(SHIFTS),
+        found,
+        format!("{shifts}, the number of token shifts in this architecture"),
+    ))
 }

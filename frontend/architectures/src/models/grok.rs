@@ -61,7 +61,7 @@ fn limit_context(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     let most = keys.optional(LENGTH, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(hyper.context_length);
     if most < hyper.context_length {
         let stated = hyper.context_length;
-        tracing::warn!(most, stated, "positions after {LENGTH} are not supported: the context ends there");
+        tracing::warn!(most, stated, "positions after {LENGTH} are not supported; the context ends there");
         hyper.context_length = most;
     }
     Ok(())

@@ -64,7 +64,7 @@ fn identities(keys: &Keys<'_>) -> Result<u64, GgufError> {
     let identities = keys.optional(IDENTITIES, 0, MAX_COUNT)?.unwrap_or(0);
     let groups = keys.optional("expert_group_count", 0, MAX_COUNT)?.unwrap_or(1);
     if identities > 0 && groups > 1 {
-        let limit = format!("1: {identities} experts belong to no group ({IDENTITIES})");
+        let limit = format!("1, because {identities} identity experts belong to no group ({IDENTITIES})");
         return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
     }
     Ok(identities)

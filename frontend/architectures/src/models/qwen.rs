@@ -25,7 +25,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn halve_networks(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     for layer in &mut hyper.layers {
         if !layer.feed_forward.is_multiple_of(2) {
-            let limit = "even: that of gates and up together";
+            let limit = "even, because it counts the rows of gate and up together";
             return Err(keys.metadata.bad_value(&keys.name("feed_forward_length"), layer.feed_forward, limit));
         }
         layer.feed_forward /= 2;

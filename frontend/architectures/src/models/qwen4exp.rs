@@ -212,7 +212,7 @@ fn add_table_rows(
         return Err(b.key_error(
             "ple.head_vocab_sizes",
             most,
-            &format!("at most {found} with the offset, the rows of {TABLE}"),
+            &format!("at most {found} with the offset added, the number of rows of {TABLE}"),
         ));
     }
     let mut rows = None;

@@ -38,7 +38,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn adjust_rope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     let dims = hyper.rope.dims;
     if !dims.is_multiple_of(4) {
-        let limit = "a multiple of 4: layers without a window rotate half of it, in pairs";
+        let limit = "a multiple of 4, because layers without a window rotate half of a head, in pairs";
         return Err(keys.metadata.bad_value(&keys.name("rope.dimension_count"), dims, limit));
     }
     hyper.rope.dims = dims / 2;

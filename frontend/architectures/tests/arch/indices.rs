@@ -38,7 +38,7 @@ fn keys_of_an_index_are_checked() {
         ),
         (
             with("glm-dsa", Some(vec![false, true])),
-            "key \"glm-dsa.attention.indexer.types\" is false in the first layer; must be true there",
+            "key \"glm-dsa.attention.indexer.types\" is false in the first layer; must be true in this layer",
         ),
         (
             with("glm-dsa", Some(vec![true])),
@@ -168,7 +168,7 @@ fn bounded_decay_and_run_index_keys_are_checked() {
         ),
         (
             ("attention.indexer.top_k", 30u32.into()),
-            "key \"glm5-next.attention.indexer.top_k\" is 30; must be a multiple of 4, the positions that share a key",
+            "key \"glm5-next.attention.indexer.top_k\" is 30; must be a multiple of 4, the number of positions that share an index key",
         ),
         (
             ("attention.indexer.kpool", 6u32.into()),
@@ -326,7 +326,7 @@ fn keys_of_compressed_entries_are_checked() {
         ),
         (
             indexed(&[]).tensor("blk.0.ffn_gate_tid2eid.weight", 0, &[1, 5]),
-            "tensor \"blk.0.ffn_gate_tid2eid.weight\" has type F32; a table of experts must be I32",
+            "tensor \"blk.0.ffn_gate_tid2eid.weight\" has type F32; a table of the experts of each token must be I32",
         ),
         (
             indexed(&[]).tensor("blk.0.attn_output_a.weight", 0, &[4, 9]),

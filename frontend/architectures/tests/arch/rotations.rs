@@ -142,7 +142,7 @@ fn half_rotated_heads_use_the_first_frequencies() {
         (with(&[], 3), "tensor \"rope_freqs.weight\" has dimensions [3]; must be [2]"),
         (
             with(&[("rope.dimension_count", 6u32.into())], 3),
-            "key \"step35.rope.dimension_count\" is 6; must be a multiple of 4: layers without a window rotate half of it, in pairs",
+            "key \"step35.rope.dimension_count\" is 6; must be a multiple of 4, because layers without a window rotate half of a head, in pairs",
         ),
         (
             with(&[("swiglu_clamp_shexp", Array::F32(vec![-1.0, 0.0]).into())], 4),

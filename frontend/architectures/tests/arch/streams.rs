@@ -91,7 +91,7 @@ fn separate_stream_keys_are_checked() {
         ),
         (
             ("attention.indexer.types", Array::Bool(vec![false, true]).into()),
-            "key \"hy_v4.attention.indexer.types\" is false in the first layer; must be true there",
+            "key \"hy_v4.attention.indexer.types\" is false in the first layer; must be true in this layer",
         ),
     ];
     for (key, expected) in cases {

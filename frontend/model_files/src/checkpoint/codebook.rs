@@ -80,13 +80,20 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
             return Ok(None);
         }
         let expected = format!("a tensor {name}{} or {}", STATES[0].0, STATES[1].0);
-        return Err(shards.wrong(name, "bitsandbytes codes without a state".to_owned(), expected));
+        return Err(shards.wrong(
+            name,
+            "a matrix of bitsandbytes codes without a quantisation state".to_owned(),
+            expected,
+        ));
     };
     let State { quant_type, blocksize, dtype, shape, nested_blocksize, nested_offset } =
         read_state(shards, state_name)?;
     let wrong = |found: String, expected: &str| shards.wrong(state_name, found, expected);
     if quant_type.as_deref().is_some_and(|found| found != kind) {
-        return Err(wrong(format!("for quant_type {quant_type:?}"), &format!("\"{kind}\", as in the name")));
+        return Err(wrong(
+            format!("a quantisation state with quant_type {quant_type:?}"),
+            &format!("quant_type \"{kind}\", as in the name of the tensor"),
+        ));
     }
     let rounded = match &*dtype {
         "bfloat16" => Some(Element::Bf16),
@@ -95,12 +102,12 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
         _ => None,
     };
     let Some(format) = rounded.and_then(Element::format) else {
-        return Err(wrong(format!("of dtype {dtype:?}"), "float16, bfloat16 or float32"));
+        return Err(wrong(format!("a quantisation state with dtype {dtype:?}"), "dtype float16, bfloat16 or float32"));
     };
     if !(2..=MAX_DIMS).contains(&shape.len()) {
         return Err(wrong(
-            format!("of a shape with length {}", shape.len()),
-            "rows and columns, or experts before them",
+            format!("a quantisation state whose shape has {} dimensions", shape.len()),
+            "the dimensions rows and columns, or experts, rows and columns",
         ));
     }
     let count = shape.iter().try_fold(1u64, |count, len| count.checked_mul(*len)).filter(|count| *count > 0);
@@ -108,11 +115,14 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     let Some(count) = count.filter(|count| bytes(*count) == Some(entry.bytes)) else {
         return Err(wrong(
             format!("of shape {shape:?}"),
-            &format!("the shape of a matrix of {} codes, the size of {name}", u128::from(entry.bytes) * 2),
+            &format!("the shape of a matrix of {} codes, the number in tensor {name}", u128::from(entry.bytes) * 2),
         ));
     };
     if blocksize == 0 {
-        return Err(wrong("of blocksize 0".to_owned(), "1 or more numbers for each scale"));
+        return Err(wrong(
+            "a quantisation state with blocksize 0".to_owned(),
+            "a blocksize of 1 or more numbers for each scale",
+        ));
     }
     let map = format!("{name}.quant_map");
     let numbers = numbers(shards, &map, 16, u64::MAX)?;
@@ -134,8 +144,10 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
         "U8" if scales.entry.shape.iter().product::<u64>() == blocks => {
             let (Some(block @ 1..), Some(more)) = (nested_blocksize, nested_offset.filter(|more| more.is_finite()))
             else {
-                let found = format!("of nested_blocksize {nested_blocksize:?} and nested_offset {nested_offset:?}");
-                return Err(wrong(found, "a count and a number, since scales are codes"));
+                let found = format!(
+                    "a quantisation state with nested_blocksize {nested_blocksize:?} and nested_offset {nested_offset:?}"
+                );
+                return Err(wrong(found, "a count and a finite number, because the scales are codes, too"));
             };
             let (nested, numbers) = (format!("{name}.nested_absmax"), format!("{name}.nested_quant_map"));
             self::numbers(shards, &nested, blocks.div_ceil(block), u64::MAX)?;
@@ -146,11 +158,15 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
         }
         _ => {
             let found = format!("{:?} of {}", scales.entry.shape, scales.entry.dtype.name);
-            return Err(shards.wrong(&absmax, found, format!("{blocks} scales of F32, or codes of U8")));
+            return Err(shards.wrong(
+                &absmax,
+                found,
+                format!("{blocks} scales as F32 or as codes of U8, one for each block"),
+            ));
         }
     };
     let array = Array::whole(stored.extent(), element, &shape);
-    let mut array = array.ok_or_else(|| wrong(format!("of shape {shape:?}"), "that of a matrix"))?;
+    let mut array = array.ok_or_else(|| wrong(format!("of shape {shape:?}"), "the shape of a matrix"))?;
     array.set_scales(Scales { extent: scales.extent(), kind, block_rows: 1, block_columns: blocksize, columns: count });
     Ok(Some(array.rounded_to(format)))
 }

@@ -150,11 +150,11 @@ pub enum CheckpointError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PackedFault {
     /// The tensor's name belongs to none of the supported packing methods.
-    #[error(" by an unsupported method (AWQ, perhaps); supported are int8 and int4")]
+    #[error(" by an unsupported method (AWQ, perhaps); supported methods are int8 and int4")]
     Name,
     /// The largest integer of a row does not have the expected value.
     #[error(
-        " for kernels other than AMX (moe_int8 or moe_int4, perhaps), whose order is not supported: the largest number of row {row} is {found}; {method} has {expected}"
+        " for kernels other than AMX (moe_int8 or moe_int4, perhaps), whose order is not supported: the largest integer of row {row} is {found}; method {method} would have {expected}"
     )]
     Order {
         /// Index of the row.
@@ -178,7 +178,7 @@ pub enum HeaderFault {
         found: u64,
     },
     /// The header is longer than the file, or longer than the limit.
-    #[error("has a header length of {found} bytes; the header must end in the file and have at most {limit} bytes")]
+    #[error("has a header of {found} bytes; the header must end inside the file and have at most {limit} bytes")]
     Length {
         /// Length that the file states, in bytes.
         found: u64,
@@ -195,13 +195,13 @@ pub enum HeaderFault {
         limit: usize,
     },
     /// A tensor has a type that does not exist.
-    #[error("has type \"{}\", which safetensors files do not have", quote(found))]
+    #[error("has type \"{}\", which is not a type of safetensors files", quote(found))]
     Type {
         /// Name of the type in the header.
         found: Box<str>,
     },
     /// The shape of a tensor needs another number of bytes than the tensor has.
-    #[error("has {found} bytes; shape {shape:?} of {dtype} takes {expected}")]
+    #[error("has {found} bytes; its shape {shape:?} of {dtype} takes {expected} bytes")]
     Bytes {
         /// Shape of the tensor.
         shape: Box<[u64]>,
@@ -213,7 +213,7 @@ pub enum HeaderFault {
         expected: u128,
     },
     /// Offsets of a tensor are not ascending, or are outside of the file.
-    #[error("data_offsets are {begin} to {end}; the file has {limit} bytes of data")]
+    #[error("has data_offsets {begin} to {end}; they must ascend and end in the file's {limit} bytes of data")]
     Offsets {
         /// Offset of the tensor's first byte, from the start of the data.
         begin: u64,
@@ -223,7 +223,7 @@ pub enum HeaderFault {
         limit: u64,
     },
     /// A tensor does not begin where the previous tensor ends.
-    #[error("begins at byte {begin} of the data; the tensor before it ends at {expected}")]
+    #[error("begins at byte {begin} of the file's data; expected byte {expected}, where the previous tensor ends")]
     Gap {
         /// Offset at which the tensor begins.
         begin: u64,
@@ -231,7 +231,7 @@ pub enum HeaderFault {
         expected: u64,
     },
     /// The file has data after the last tensor.
-    #[error("has {found} bytes of data; its tensors end at {expected}")]
+    #[error("has {found} bytes of data; expected {expected}, where the last tensor ends")]
     Rest {
         /// Number of bytes of data in the file.
         found: u64,

@@ -196,7 +196,11 @@ impl Scheme {
             return Err(config.wrong(bits_key, found.to_string(), right.join(" or ")));
         };
         if bits == 8 && !symmetric {
-            return Err(config.wrong(symmetry_key, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
+            return Err(config.wrong(
+                symmetry_key,
+                "a value that requests zero points for integers of 8 bits",
+                "no zero points, because only integers of 4 bits may have them",
+            ));
         }
         // A size of -1 means that a group is a whole row.
         let group = config.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
@@ -257,8 +261,9 @@ impl Scheme {
         let array = self
             .integer_matrix(stored)
             .filter(|array| entry.dtype.name == word && array.len(array.rank() - 1).is_multiple_of(BLOCK));
-        let array = array
-            .ok_or_else(|| wrong(name, entry, format!("a matrix of {word}, of whole blocks of {BLOCK} columns")))?;
+        let array = array.ok_or_else(|| {
+            wrong(name, entry, format!("a matrix of {word} whose rows are whole blocks of {BLOCK} columns"))
+        })?;
         let shape = array.shape();
         let Some((&columns, rows)) = shape.split_last() else { return Ok(None) };
         let base = match self.layout {
@@ -273,7 +278,8 @@ impl Scheme {
         let groups = scales.as_ref().map_or(0, |array| array.len(array.rank() - 1));
         let group = if groups > 0 && columns.is_multiple_of(groups) { columns / groups } else { 0 };
         let scales = scales.filter(|_| group > 0).ok_or_else(|| {
-            let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
+            let expected =
+                format!("scales for groups of columns of each row of {name}, whose shape is {:?}", entry.shape);
             wrong(&scales_name, &scale_tensor.entry, expected)
         })?;
         // With an incomplete last group, the number of groups could be the same. But its groups
@@ -281,15 +287,23 @@ impl Scheme {
         if let Some(config) =
             self.group.filter(|config| groups > 1 && columns.div_ceil(*config) == groups && group != *config)
         {
-            let found = format!("for {groups} groups of {config} columns (group_size)");
-            return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
+            let found = format!("scales for {groups} groups of {config} columns (group_size)");
+            return Err(shards.wrong(
+                &scales_name,
+                found,
+                format!("groups that divide the {columns} columns of {name}"),
+            ));
         }
         let grid = GroupGrid { rows, columns, groups };
         let zeros = self.zeros(shards, base, &grid)?;
         let order = self.order(shards, base, &grid)?;
         let grouped = expand_groups(scales, zeros, order, &grid);
         let grouped = grouped.ok_or_else(|| {
-            shards.wrong(name, format!("{shape:?}, with columns in an unsupported order of groups"), "a matrix")
+            shards.wrong(
+                name,
+                format!("a matrix of shape {shape:?} whose columns have an unsupported order of groups"),
+                "a matrix",
+            )
         })?;
         Ok(Some((matrix, array.with_group_scales(grouped))))
     }
@@ -355,7 +369,11 @@ impl Scheme {
         let scales_name = format!("{base}{end}");
         let found = shards.tensors.get(&*scales_name);
         let stored = found.ok_or_else(|| {
-            shards.wrong(name, "integers without scales".to_owned(), format!("{scales_name} beside it"))
+            shards.wrong(
+                name,
+                "a matrix of integers without scales".to_owned(),
+                format!("a tensor {scales_name} with its scales"),
+            )
         })?;
         let entry = &stored.entry;
         let number = entry.dtype.element.filter(|of| matches!(of, Element::F32 | Element::F16 | Element::Bf16));
@@ -381,7 +399,11 @@ impl Scheme {
         }
         let &GroupGrid { rows, groups, .. } = grid;
         let &[rows] = rows else {
-            return Err(shards.wrong(&name, format!("{rows:?} rows"), "zeros of a matrix of two dimensions"));
+            return Err(shards.wrong(
+                &name,
+                format!("zero points for {rows:?} rows"),
+                "zero points of a matrix of two dimensions",
+            ));
         };
         let Some(stored) = found else {
             let (path, tensor) = (shards.folder.clone(), name.into());
@@ -402,7 +424,11 @@ impl Scheme {
         let array = array.filter(|array| array.len(1) == groups).and_then(|array| array.slice(0, 0, rows));
         let array = array.ok_or_else(|| {
             let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
-            shards.wrong(&name, found, format!("zeros of {rows} rows and {groups} groups, in words of I32"))
+            shards.wrong(
+                &name,
+                found,
+                format!("zero points of {rows} rows and {groups} groups, packed in words of I32"),
+            )
         })?;
         Ok(Some((array, more)))
     }
@@ -427,7 +453,7 @@ impl Scheme {
             Err(shards.wrong(
                 name,
                 found,
-                format!("bytes of {byte:#04x}, because the configuration has symmetric zeros"),
+                format!("bytes of {byte:#04x}, because the configuration says that quantisation is symmetric"),
             ))
         })
     }
@@ -438,7 +464,11 @@ impl Scheme {
         let name = format!("{base}.weight_format");
         match shards.bytes(&name, CHECKED_BYTES).unwrap_or_default() {
             [] | [0] => Ok(()),
-            found => Err(shards.wrong(&name, format!("{found:?}"), "0: rows, in no order of a GPU's tiles")),
+            found => Err(shards.wrong(
+                &name,
+                format!("{found:?}"),
+                "0: the integers in the order of rows, not of a GPU's tiles",
+            )),
         }
     }
 
@@ -454,7 +484,7 @@ impl Scheme {
         let (entry, columns, groups, group) = (&stored.entry, grid.columns, grid.groups, grid.columns_of_group());
         let wrong = |found: String| {
             let expected = format!(
-                "{columns} numbers of I32: the group of each column, below {groups}, with {group} columns in each group"
+                "{columns} numbers of I32: the group of each column, below {groups}; each group must have {group} columns"
             );
             shards.wrong(&name, found, expected)
         };
@@ -471,14 +501,14 @@ impl Scheme {
         }
         let is_group = |of: &i32| u64::try_from(*of).is_ok_and(|of| of < groups);
         if let Some((column, of)) = numbers().enumerate().find(|(_, of)| !is_group(of)) {
-            return Err(wrong(format!("group {of} of column {column}")));
+            return Err(wrong(format!("group {of} for column {column}")));
         }
         // All groups must have the same number of columns, as quantisers write them. Some programs
         // treat an index of only zeros as absent; here it is an error.
         let mut counts = vec![0u64; groups as usize];
         numbers().for_each(|of| counts[of as usize] += 1);
         if let Some((of, count)) = counts.iter().enumerate().find(|(_, count)| **count != group) {
-            return Err(wrong(format!("{count} columns of group {of}")));
+            return Err(wrong(format!("a list with {count} columns in group {of}")));
         }
         // The view declares four-byte integers as f32, which has the same size; their bits stay
         // unchanged.

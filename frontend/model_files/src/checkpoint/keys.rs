@@ -113,7 +113,9 @@ impl Keys<'_> {
         let Some(value) = self.config.value(from) else { return Ok(()) };
         let limit = |item: &serde_json::Value| if item.is_null() { Some(0.0) } else { item.as_f64() };
         let limits = value.as_array().and_then(|items| items.iter().map(limit).collect::<Option<Vec<f64>>>());
-        let limits = limits.ok_or_else(|| self.config.wrong(from, "malformed", "an array of numbers and nulls"))?;
+        let limits = limits.ok_or_else(|| {
+            self.config.wrong(from, "not an array of numbers and nulls", "an array of numbers and nulls")
+        })?;
         let layers = self.key_number("block_count").unwrap_or(0) as usize;
         let limits = limits.into_iter().map(|limit| limit as f32).chain(std::iter::repeat(0.0)).take(layers);
         self.put(key, limits.collect::<Vec<f32>>());

@@ -55,7 +55,11 @@ pub(super) fn experts(
         });
         let expert = matched.as_ref().and_then(|found| found.part_index).filter(|of| of.is_stacked);
         let (Some(matched), Some(expert)) = (matched, expert) else {
-            return Err(shards.wrong(&stored, "a machine's part".to_owned(), "the matrix of an expert, or whole"));
+            return Err(shards.wrong(
+                &stored,
+                "one machine's part of a tensor that is not an expert".to_owned(),
+                "a part of an expert's matrix, or the whole tensor",
+            ));
         };
         if matched.layer.is_some_and(|layer| layer >= sizes.layers) {
             continue;
@@ -101,7 +105,9 @@ fn stack_experts(
             let found = entry.dtype.element.filter(|found| element.is_none_or(|element| element == *found));
             let Some(found) = found.filter(|_| entry.shape[..] == own && along.is_multiple_of(machines)) else {
                 let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
-                let expected = format!("{own:?} of one number type, for {rows} by {columns} on {machines} machines");
+                let expected = format!(
+                    "a part of shape {own:?}, with one number type in all parts, of a matrix of {rows} by {columns} on {machines} machines"
+                );
                 return Err(shards.wrong(stored, found, expected));
             };
             element = Some(found);
@@ -117,7 +123,7 @@ fn stack_experts(
             });
         }
     }
-    let nothing = || shards.wrong(&name, "empty".to_owned(), "a tensor of the model");
+    let nothing = || shards.wrong(&name, "without parts".to_owned(), "a tensor of the model");
     let format = element.ok_or_else(nothing)?.scaled_format();
     let pieces_per_row = if by_columns { machines as u32 } else { 1 };
     let dims = vec![columns, rows, sizes.experts];

@@ -268,15 +268,15 @@ fn check_dense(shards: &Shards, made: &BTreeMap<String, TensorGroup>, dense: &[b
         let router = has("ffn_gate_inp");
         let (name, found) = match dense {
             true if router => {
-                ("ffn_gate_inp", "present, in a layer that is dense by mlp_only_layers or decoder_sparse_step")
+                ("ffn_gate_inp", "present in a layer that mlp_only_layers or decoder_sparse_step makes dense")
             }
             false if !router && has("ffn_gate") => (
                 "ffn_gate",
-                "present without a router, in a layer that has experts by mlp_only_layers and decoder_sparse_step",
+                "present without a router in a layer that has experts according to mlp_only_layers and decoder_sparse_step",
             ),
             _ => continue,
         };
-        let expected = "the tensors of the layers in config.json";
+        let expected = "the tensors of the kind of layer that config.json states";
         return Err(shards.wrong(&format!("blk.{layer}.{name}.weight"), found.to_owned(), expected));
     }
     Ok(())
@@ -310,7 +310,7 @@ fn place_tensors(
         let (derived, dims) = array::concatenate(&arrays, is_stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
             shapes.dedup();
-            unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
+            unusable(format!("made of tensors with different shapes or types: {}", shapes.join(", ")))
         })?;
         checked(&name, &derived)?;
         let derived = derived.with_index();
@@ -425,8 +425,8 @@ fn make_tensors(
         let parts = (rule.conversion)(&sizes, array).ok_or_else(|| match of_codes {
             false => shards.wrong(&stored, format!("{shape:?}"), "a shape that fits the sizes in the configuration"),
             true => {
-                let expected = "numbers, because it is transposed or split: a module under \"ignore\" of quantization_config stays as it was";
-                shards.wrong(&stored, format!("of blocks of codes, {shape:?}"), expected)
+                let expected = "numbers, because the tensor must be transposed or split: quantise the model again with this module under \"ignore\" of quantization_config";
+                shards.wrong(&stored, format!("made of blocks of codes with shape {shape:?}"), expected)
             }
         })?;
         for ConvertedPart { part, arrays } in parts {
@@ -462,7 +462,11 @@ fn make_tensors(
         }
         let arrays = parts.into_values().collect();
         if made.insert(name.clone(), TensorGroup { arrays, is_stacked }).is_some() {
-            return Err(shards.wrong(&name, format!("there {word} by {word} and as one"), "there once"));
+            return Err(shards.wrong(
+                &name,
+                format!("present {word} by {word} and also as one tensor"),
+                "one of these two forms",
+            ));
         }
     }
     Ok(made)

@@ -64,17 +64,17 @@ impl Modules {
         found.transformer(folder)?;
         let wrong = |key: &str, found: String, expected: &str| wrong(&path, key, found, expected);
         let list = list.as_array().filter(|list| list.len() <= MAX_MODULES);
-        let list = list.ok_or_else(|| wrong("", "malformed".to_owned(), "an array of at most 64 modules"))?;
+        let list = list.ok_or_else(|| wrong("", "not a short array".to_owned(), "an array of at most 64 modules"))?;
         let mut scaled = false;
         for module in list {
             let ty = module.get("type").and_then(Json::as_str).unwrap_or_default();
             let place = module.get("path").and_then(Json::as_str).unwrap_or_default();
             if !(place.is_empty() || shards::is_plain(place)) {
-                return Err(wrong("path", quote(place), "the name of a folder in the same folder"));
+                return Err(wrong("path", quote(place), "the name of a folder next to this file"));
             }
             let place = folder.join(place);
             match ty.rsplit('.').next().unwrap_or_default() {
-                _ if scaled => return Err(wrong("type", quote(ty), "no module after Normalize")),
+                _ if scaled => return Err(wrong("type", quote(ty), "Normalize as the last module")),
                 "Transformer" | "Dropout" => {}
                 "Pooling" if found.pooling.is_none() && found.dense.is_empty() => {
                     found.pooling = Some(pooling(&Config::open(&place.join(super::CONFIG))?)?);
@@ -143,7 +143,7 @@ fn pooling(config: &Config) -> Result<u32, CheckpointError> {
             let found = POOLINGS.iter().find(|(flag, ..)| *flag == way);
             found.map(|(.., number)| *number).ok_or_else(|| config.wrong(way, "true", EXPECTED))
         }
-        _ => Err(config.wrong(WORD, format!("{} of its flags at once", ways.len()), EXPECTED)),
+        _ => Err(config.wrong(WORD, format!("absent, and {} flags of pooling methods are set", ways.len()), EXPECTED)),
     }
 }
 

@@ -127,8 +127,8 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<StackedE
             continue;
         }
         if expert >= sizes.experts || node >= MAX_NODES {
-            let expected = format!("an expert below {} and a node below {MAX_NODES}", sizes.experts);
-            return Err(shards.wrong(&name, format!("of expert {expert} and node {node}"), expected));
+            let expected = format!("an expert below {} and a NUMA node below {MAX_NODES}", sizes.experts);
+            return Err(shards.wrong(&name, format!("packed for expert {expert} and NUMA node {node}"), expected));
         }
         let part = found.entry(place).or_default().entry((expert, node)).or_default();
         *(if is_scale { &mut part.scale } else { &mut part.weight }) = Some(stored);
@@ -191,7 +191,7 @@ fn stack_experts(
     let packing = PACKINGS.iter().find(|packing| bytes(packing.bits) == u128::from(first.bytes)).ok_or_else(|| {
         let each = PACKINGS.iter().map(|packing| format!("{} ({})", bytes(packing.bits), packing.method));
         let expected = format!(
-            "{} bytes, of {own_rows} rows and {own_columns} columns: {rows} by {columns} for {nodes} nodes",
+            "{} bytes for {own_rows} rows and {own_columns} columns, the part of one node: {rows} by {columns} for {nodes} nodes",
             each.collect::<Vec<_>>().join(" or ")
         );
         shards.wrong(&first.name, format!("{} bytes", first.bytes), expected)
@@ -203,8 +203,8 @@ fn stack_experts(
         SplitDim::Columns => own_columns.checked_mul(nodes) == Some(columns),
     };
     if tiles.bytes() != Some(first.bytes) || !whole {
-        let found = format!("a part of {rows} by {columns} for {nodes} nodes");
-        let expected = format!("parts of 32 rows by {} columns", 512 / u64::from(packing.bits));
+        let found = format!("one node's part of a matrix of {rows} by {columns} for {nodes} nodes");
+        let expected = format!("parts of whole tiles of 32 rows by {} columns", 512 / u64::from(packing.bits));
         return Err(shards.wrong(&first.name, found, expected));
     }
     let mut pieces = Vec::new();

@@ -49,7 +49,7 @@ pub(super) fn keys(
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let (token, score, kind) = token(line).ok_or_else(|| {
             let found: String = line.chars().take(64).collect();
-            wrong(format!("line {}", number + 1), found, "an array of a text, a number and a type")
+            wrong(format!("line {}", number + 1), found, "an array of a token's text, its score and its type")
         })?;
         if tokens.len() == MAX_TOKENS {
             return Err(wrong("tokens".to_owned(), format!("more than {MAX_TOKENS}"), "at most 524288"));

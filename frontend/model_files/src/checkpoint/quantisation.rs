@@ -61,7 +61,11 @@ impl Quantisation {
             let format = quantisation_config.text(&["format"])?.unwrap_or("float-quantized");
             let groups = groups(&quantisation_config)?;
             if groups.is_empty() && Scheme::FORMATS.contains(&format) {
-                return Err(quantisation_config.wrong("config_groups", "without weights", "a group_0 with weights"));
+                return Err(quantisation_config.wrong(
+                    "config_groups",
+                    "an object without a group of quantised weights",
+                    "an object whose group_0 has weights",
+                ));
             }
             let is_known = |format: &str| FLOAT_FORMATS.contains(&format) || Scheme::FORMATS.contains(&format);
             if !is_known(format) && format != MIXED_PRECISION {
@@ -94,7 +98,7 @@ impl Quantisation {
             _ => Err(quantisation_config.wrong(
                 "weight_block_size",
                 format!("{block:?}"),
-                "two counts: rows and columns",
+                "two counts, the rows and columns of a block",
             )),
         });
         Ok(Quantisation { block: block.transpose()?, integers, codes: false })

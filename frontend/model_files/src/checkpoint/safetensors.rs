@@ -231,14 +231,17 @@ mod tests {
         );
         let long = u64::MAX.to_le_bytes();
         assert!(fault(&long).contains(
-            "has a header length of 18446744073709551615 bytes; the header must end in the file and have at most 0"
+            "has a header of 18446744073709551615 bytes; the header must end inside the file and have at most 0"
         ));
         assert!(one(r#"{"dtype":"F33","shape":[1],"data_offsets":[0,4]}"#, 4).contains("type \"F33\""));
-        assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,0]}"#, 4).contains("4 to 0; the file has 4"));
-        assert!(one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#, 4).contains("0 to 8; the file has 4"));
+        assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,0]}"#, 4).contains("4 to 0; they must ascend"));
+        assert!(
+            one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#, 4)
+                .contains("0 to 8; they must ascend and end in the file's 4 bytes")
+        );
         assert!(
             one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,4]}"#, 4)
-                .contains("has 4 bytes; shape [2] of F32 takes 8")
+                .contains("has 4 bytes; its shape [2] of F32 takes 8 bytes")
         );
         let huge = r#"{"dtype":"F32","shape":[18446744073709551615,18446744073709551615],"data_offsets":[0,4]}"#;
         assert!(one(huge, 4).starts_with("w: has 4 bytes"));
@@ -247,14 +250,20 @@ mod tests {
         assert!(one(r#"{"dtype":"F32","shape":[1]}"#, 4).contains("missing field `data_offsets`"));
         assert!(
             one(r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#, 8)
-                .contains("8 bytes of data; its tensors end at 4")
+                .contains("8 bytes of data; expected 4, where the last tensor ends")
         );
-        assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#, 8).contains("begins at byte 4 of the data"));
+        assert!(
+            one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#, 8)
+                .contains("begins at byte 4 of the file's data")
+        );
         let two = |a: &str, b: &str| {
             let entry = |offsets: &str| format!(r#"{{"dtype":"F32","shape":[2],"data_offsets":{offsets}}}"#);
             fault(&file(&format!(r#"{{"a":{},"b":{}}}"#, entry(a), entry(b)), 16))
         };
-        assert!(two("[0,8]", "[4,12]").contains("b: begins at byte 4 of the data; the tensor before it ends at 8"));
+        assert!(
+            two("[0,8]", "[4,12]")
+                .contains("b: begins at byte 4 of the file's data; expected byte 8, where the previous tensor ends")
+        );
         let twice = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
         assert_eq!(fault(&file(twice, 8)), "a: appears twice");
         assert!(fault(&file("[1]", 0)).starts_with("json: invalid type: sequence, expected a safetensors header"));

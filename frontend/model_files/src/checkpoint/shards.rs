@@ -168,10 +168,12 @@ fn key(path: &Path, key: &str, found: impl Into<Box<str>>, expected: &str) -> Ch
 /// Reads `weight_map` of an index: the file name for each tensor.
 fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>, CheckpointError> {
     let map = value.get("weight_map").and_then(Json::as_object);
-    let map = map.ok_or_else(|| key(index, "weight_map", "missing, or no object", "an object of names of files"))?;
+    let map = map.ok_or_else(|| {
+        key(index, "weight_map", "missing, or not an object", "an object with a file name for each tensor")
+    })?;
     map.iter()
         .map(|(tensor, shard)| {
-            let shard = shard.as_str().ok_or_else(|| key(index, tensor, "no text", "the name of a file"))?;
+            let shard = shard.as_str().ok_or_else(|| key(index, tensor, "not a text", "the name of a file"))?;
             match is_plain(shard) {
                 true => Ok((tensor.as_str().into(), shard.into())),
                 false => Err(CheckpointError::ShardName { path: index.into(), shard: shard.into() }),
@@ -207,13 +209,13 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
         "pytorch_model.bin is a pickle, which is not supported: save the model as safetensors (transformers: save_pretrained)"
     } else if has("_layer_0") {
-        "KTransformers' .kt files contain only experts, one for each matrix and node: convert without --no-merge-safetensor (convert_cpu_weights.py), which copies the other tensors"
+        "KTransformers' .kt files contain only experts: convert the model with convert_cpu_weights.py without --no-merge-safetensor, which also copies the other tensors"
     } else if has("model-00001.safetensors") {
-        "model-00001.safetensors without an index is the output of KTransformers' merge_cpu_weights.py, which has only experts: convert_cpu_weights.py copies the other tensors"
+        "model-00001.safetensors without an index is the output of KTransformers' merge_cpu_weights.py, which has only experts: convert the model with convert_cpu_weights.py, which also copies the other tensors"
     } else if has("consolidated.safetensors") || has("consolidated.safetensors.index.json") {
-        "consolidated.safetensors has Mistral's own layout, which is not supported: use the files of the Hugging Face layout"
+        "consolidated.safetensors has Mistral's own layout, which is not supported: download the files in Hugging Face's layout"
     } else {
-        "download the files of the model, too"
+        "download the model's safetensors files, too"
     }
 }
 
@@ -233,7 +235,7 @@ pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, Check
         rest.get(..8 * count as usize).filter(|_| entry.dtype.name == "I64")
     });
     let bytes = bytes.ok_or_else(|| {
-        let expected = format!("a vector of I64, of at most {MAX_NUMBERS}");
+        let expected = format!("a vector of I64 with at most {MAX_NUMBERS} elements");
         shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
     })?;
     let (words, _) = bytes.as_chunks::<8>();
@@ -272,7 +274,7 @@ fn one_number(shards: &Shards, name: &str, tensor: &StoredTensor) -> Result<f32,
         ("BF16", [c, d, ..]) if is_one => Ok(f32::from_le_bytes([0, 0, *c, *d])),
         (dtype, _) => {
             let weight_map = format!("{:?} of {dtype}", entry.shape);
-            Err(shards.wrong(name, weight_map, "a number of F32 or BF16"))
+            Err(shards.wrong(name, weight_map, "one number as F32 or BF16"))
         }
     }
 }

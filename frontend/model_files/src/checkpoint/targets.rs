@@ -72,7 +72,7 @@ impl<T: Copy> Targets<T> {
             let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             let reason: String = reason.split_whitespace().collect::<Vec<_>>().join(" ");
             let found: String = format!("{target:?} ({reason})").chars().take(256).collect();
-            said.wrong("targets", found, "patterns without back references and lookaheads")
+            said.wrong("targets", found, "regular expressions without back references and lookaheads")
         })?;
         self.patterns.insert(target.into(), (regex, what));
         Ok(())

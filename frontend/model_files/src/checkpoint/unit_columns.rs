@@ -59,7 +59,7 @@ pub(super) fn norm(
 /// Calls `take` with each row of a tensor, in single precision.
 fn rows(shards: &Shards, name: &str, group: &TensorGroup, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
     let wrong =
-        || shards.wrong(name, "of a type or shape that no numbers are read from".to_owned(), "a tensor of numbers");
+        || shards.wrong(name, "a tensor whose type or shape is not supported here".to_owned(), "a tensor of numbers");
     let (derived, _) = array::concatenate(&group.arrays, group.is_stacked, Format::F32).ok_or_else(wrong)?;
     let source = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
     derived.check(&shards.lengths()).map_err(source)?;

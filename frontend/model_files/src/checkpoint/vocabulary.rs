@@ -66,7 +66,10 @@ pub(super) fn keys(
     let tokens = source.tokens()?;
     let Some(model) = source.model()? else {
         let found: String = file.pre_tokenizer.to_string().chars().take(200).collect();
-        tracing::warn!("{}: pre-tokenizer {found} is not supported; the model takes token ids only", path.display());
+        tracing::warn!(
+            "{}: pre-tokenizer {found} is not supported, so the model takes token ids only, no text",
+            path.display()
+        );
         return Ok(keys);
     };
     let mut put = |key: &str, value: Value| keys.push((format!("tokenizer.ggml.{key}").into(), value));
@@ -101,8 +104,11 @@ fn path(folder: &Path, config: &Config, tokenizer_config: &Json) -> Result<Optio
     let other = ["tokenizer.model", "tiktoken.model", "tekken.json", "tokenizer.tok.json"]
         .into_iter()
         .find(|name| folder.join(name).is_file());
-    let instead = other.map_or_else(String::new, |name| format!(" ({name} is not read)"));
-    tracing::warn!("{}: there is no {TOKENIZER}{instead}; the model takes token ids only", folder.display());
+    let instead = other.map_or_else(String::new, |name| format!(" ({name} is there, but ixc does not read it)"));
+    tracing::warn!(
+        "{}: there is no {TOKENIZER}{instead}, so the model takes token ids only, no text",
+        folder.display()
+    );
     Ok(None)
 }
 
@@ -117,22 +123,30 @@ fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, Check
     const KEY: &str = "model.vocab";
     let Vocabulary::Ids(ids) = &file.model.vocab else {
         let kind = file.model.kind.as_deref().unwrap_or("of unigrams");
-        tracing::warn!("{}: a tokenizer {kind} is not supported; the model takes token ids only", path.display());
+        tracing::warn!(
+            "{}: a tokenizer {kind} is not supported, so the model takes token ids only, no text",
+            path.display()
+        );
         return Ok(None);
     };
     let max = ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id)).max().unwrap_or(0);
     if max as usize >= MAX_TOKENS {
-        return Err(wrong(path, KEY, format!("of {} tokens", u64::from(max) + 1), "at most 524288"));
+        return Err(wrong(path, KEY, format!("of {} tokens", u64::from(max) + 1), "at most 524288 tokens"));
     }
     if rows > MAX_TOKENS as u64 {
-        return Err(wrong(path, KEY, format!("for an embedding table of {rows} rows"), "at most 524288"));
+        return Err(wrong(
+            path,
+            KEY,
+            format!("a vocabulary for an embedding table of {rows} rows"),
+            "at most 524288 tokens",
+        ));
     }
     let count = if rows == 0 { u64::from(max) + 1 } else { rows };
     let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
     let without_row = ids.iter().filter(|(_, id)| u64::from(**id) >= count && !added.contains(id));
     if let Some((token, id)) = without_row.min_by_key(|(_, id)| **id) {
-        let found = format!("of \"{}\" with id {id}", crate::gguf::quote(token));
-        return Err(wrong(path, KEY, found, &format!("ids below {count}, the rows of the embedding table")));
+        let found = format!("a vocabulary with token \"{}\" of id {id}", crate::gguf::quote(token));
+        return Err(wrong(path, KEY, found, &format!("ids below {count}, the number of rows of the embedding table")));
     }
     Ok(Some(count))
 }
@@ -144,7 +158,10 @@ fn leave_out(path: &Path, added: &mut Vec<AddedToken>, count: u64) {
         let has_row = u64::from(token.id) < count;
         if !has_row {
             let (path, text) = (path.display(), crate::gguf::quote(&token.content));
-            tracing::warn!("{path}: token {} (\"{text}\") is left out: the embedding table has {count} rows", token.id);
+            tracing::warn!(
+                "{path}: added token {} (\"{text}\") is ignored, because the embedding table has only {count} rows",
+                token.id
+            );
         }
         has_row
     });
@@ -186,7 +203,7 @@ impl VocabularySource<'_> {
         let pieces = model.byte_fallback;
         for (token, &id) in self.ids.iter().filter(|(_, id)| (**id as usize) < self.count) {
             if let Some(other) = texts[id as usize].replace(token.into()) {
-                let found = format!("of two tokens with id {id}, \"{other}\" and \"{token}\"");
+                let found = format!("a vocabulary in which two tokens have id {id}, \"{other}\" and \"{token}\"");
                 return Err(self.wrong("model.vocab", found, "one token for each id"));
             }
             types[id as usize] = match token {
@@ -251,7 +268,11 @@ impl VocabularySource<'_> {
     /// Returns the two tokens of the merge with this rank.
     fn sides<'m>(&self, rank: usize, merge: &'m Merge) -> Result<(&'m str, &'m str), CheckpointError> {
         merge.sides().ok_or_else(|| {
-            self.wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
+            self.wrong(
+                "model.merges",
+                format!("a list whose item {rank} is not a pair"),
+                "two texts with a space between them",
+            )
         })
     }
 
@@ -270,8 +291,8 @@ impl VocabularySource<'_> {
         for (rank, merge) in self.file.model.merges.iter().enumerate() {
             let (left, right) = self.sides(rank, merge)?;
             let Some(&id) = self.ids.get(&*[left, right].concat()) else {
-                let found = format!("a pair at index {rank} that makes no token");
-                return Err(self.wrong("model.merges", found, "pairs that make tokens"));
+                let found = format!("a list whose pair {rank} joins to a text that is not a token");
+                return Err(self.wrong("model.merges", found, "pairs of texts that join to a token"));
             };
             if let Some(score) = scores.get_mut(id as usize).filter(|score| **score == NEVER_MERGED) {
                 *score = -(rank as f32);
@@ -293,7 +314,7 @@ pub(super) fn lowercase(folder: &Path, keys: &mut [(Box<str>, Value)]) -> Result
             path: folder.join(super::modules::SENTENCE).into(),
             key: "do_lower_case".into(),
             found: "true".into(),
-            expected: "false, for a tokenizer that is not BERT's".into(),
+            expected: "false, because only BERT's tokenizers can lower the case".into(),
         });
     };
     *flag = true.into();

@@ -146,8 +146,12 @@ impl WeightReader<'_> {
             return Ok(Some((matrix.into(), array)));
         }
         if entry.dtype.name == "I32" && name.ends_with(PACKED) && !self.schemes.is_empty() {
-            let expected = "in a module that targets of config_groups name, with integers";
-            return Err(shards.wrong(name, "integers without a group".to_owned(), expected));
+            let expected = "packed integers only in modules that the targets of config_groups name";
+            return Err(shards.wrong(
+                name,
+                "packed integers of a module without a quantisation group".to_owned(),
+                expected,
+            ));
         }
         if self.quantisation.codes
             && let Some(array) = codebook::weight(shards, name)?
@@ -193,7 +197,11 @@ impl WeightReader<'_> {
         }
         if element == Element::F8E4m3 {
             let (scale_name, found) = self.scales_of(name).ok_or_else(|| {
-                shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
+                shards.wrong(
+                    name,
+                    "a tensor of F8_E4M3 without scales".to_owned(),
+                    format!("scales in tensor {name}_scale_inv or {name}_scale"),
+                )
             })?;
             array.set_scales(scales(
                 shards,
@@ -250,7 +258,7 @@ fn rank_rows(
         let shape = std::iter::once(rows).chain(entry.shape.iter().skip(1).copied()).collect();
         Entry { offset: entry.offset + rank * bytes, bytes, shape, ..entry.clone() }
     };
-    let missing = || shards.wrong(name, "F8_E4M3 without scales".to_owned(), &*scale_name);
+    let missing = || shards.wrong(name, "a tensor of F8_E4M3 without scales".to_owned(), &*scale_name);
     let all_scales = shards.tensors.get(&*scale_name).ok_or_else(missing)?;
     let (own, own_scales) = (cut(&stored.entry), cut(&all_scales.entry));
     let array = Array::whole(own.extent(stored.file), Element::F8E4m3, &own.shape);
@@ -303,8 +311,10 @@ fn scales(
         _ if found.shape.first() == lead.first() && count == rows => [1, columns],
         _ => {
             let expected = match quantisation.block {
-                Some([rows, columns]) => format!("a scale for each {rows} rows and {columns} columns of {shape:?}"),
-                None => format!("one scale, or one for each row of {shape:?}"),
+                Some([rows, columns]) => {
+                    format!("one scale for each block of {rows} rows and {columns} columns of shape {shape:?}")
+                }
+                None => format!("one scale, or one for each row of shape {shape:?}"),
             };
             return Err(shards.wrong(name, format!("{:?}", found.shape), expected));
         }
@@ -332,7 +342,7 @@ fn pairs(
     if !same || element == Element::Mxfp4 && !["U8", "F8_E8M0"].contains(&scales.dtype.name) {
         let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
         let expected = format!(
-            "of U8 or F8_E8M0, one for each 16 bytes of {name}, {:?}, or of F8_E4M3, one for each 8",
+            "scales of U8 or F8_E8M0, one for each 16 bytes of {name}, {:?}, or of F8_E4M3, one for each 8 bytes",
             entry.shape
         );
         return Err(shards.wrong(scales_name, found, expected));
@@ -342,7 +352,7 @@ fn pairs(
     let bytes_of_block = element.columns() / 2;
     match units.last_mut() {
         Some(bytes) if bytes.is_multiple_of(bytes_of_block) => *bytes /= bytes_of_block,
-        _ => return Err(wrong(format!("a matrix of whole blocks of {} columns", element.columns()))),
+        _ => return Err(wrong(format!("a matrix whose rows are whole blocks of {} columns", element.columns()))),
     }
     blocks_of(element, stored.extent(), &units, scales_extent).ok_or_else(|| wrong("a matrix".to_owned()))
 }
@@ -358,7 +368,7 @@ fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointErro
     let is_one = entry.dtype.element == Some(Element::F32) && entry.shape.iter().all(|len| *len == 1);
     let array = Array::whole(stored.extent(), Element::F32, &[1]).filter(|_| is_one);
     let array = array
-        .ok_or_else(|| shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "one number of F32"))?;
+        .ok_or_else(|| shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "one number as F32"))?;
     Ok(Some(array.with_change(change)))
 }
 
@@ -391,7 +401,11 @@ fn blocks(
     };
     if *units != *scales.shape || scales.dtype.name != "U8" {
         let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
-        return Err(shards.wrong(scales_name, found, format!("{units:?} of U8, one for each block")));
+        return Err(shards.wrong(
+            scales_name,
+            found,
+            format!("scales of shape {units:?} and type U8, one for each block"),
+        ));
     }
     blocks_of(Element::Mxfp4, stored.extent(), units, scales_extent)
         .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))

@@ -28,13 +28,13 @@ pub enum GgufError {
         source: io::Error,
     },
     /// The path names a directory, a pipe or a device.
-    #[error("{}: not a regular file", path.display())]
+    #[error("{}: the path is not a regular file", path.display())]
     NotAFile {
         /// Path of the directory, pipe or device.
         path: Box<Path>,
     },
     /// The path names a folder, or a file of a type that is often mistaken for a model.
-    #[error("{}: is {what}; ixc reads GGUF files and folders of safetensors: {advice}", path.display())]
+    #[error("{}: is {what}; ixc only reads GGUF files and folders of safetensors: {advice}", path.display())]
     Foreign {
         /// Path of the folder or file.
         path: Box<Path>,
@@ -211,7 +211,9 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The file ends inside a value.
-    #[error("needs {needed} more bytes, the file has {left}: it is cut short or damaged; download or copy it again")]
+    #[error(
+        "needs {needed} more bytes, but only {left} follow in the file: the file is cut short or damaged; download or copy it again"
+    )]
     Truncated {
         /// Number of bytes of the value, from this offset.
         needed: u64,
@@ -231,7 +233,9 @@ pub enum Fault {
     },
     /// A count states more items than fit in the remaining bytes of the file, or more than `ixc`'s
     /// limit.
-    #[error("has a count of {found} {what}; at most {limit} are allowed and fit into the rest of the file")]
+    #[error(
+        "states a count of {found} {what}; at most {limit} are allowed here and fit into the remaining bytes of the file"
+    )]
     Count {
         /// Kind of the counted items.
         what: &'static str,
@@ -266,7 +270,7 @@ pub enum Fault {
         found: Box<str>,
     },
     /// A value type does not exist.
-    #[error("value type {found} does not exist; types are 0 to 12")]
+    #[error("value type {found} does not exist; value types are 0 to 12")]
     ValueType {
         /// Id of the type in the file.
         found: u32,
@@ -280,13 +284,13 @@ pub enum Fault {
         expected: &'static str,
     },
     /// A bool is neither 0 nor 1.
-    #[error("bool is {found}; must be 0 or 1")]
+    #[error("the bool value is {found}; must be 0 or 1")]
     Bool {
         /// Byte of the bool.
         found: u8,
     },
     /// An array has arrays as elements.
-    #[error("array of arrays; expected numbers, bools or strings as elements")]
+    #[error("the value is an array of arrays; expected an array of numbers, bools or strings")]
     NestedArray,
     /// A key or tensor name appears twice.
     #[error("appears twice, first at byte {first:#x}")]
@@ -321,7 +325,7 @@ pub enum Fault {
         found: u64,
     },
     /// The number of elements or bytes of a tensor needs more than 63 bits.
-    #[error("{dims:?} elements of {ty} are more than 2^63 - 1 elements or bytes")]
+    #[error("a shape of {dims:?} elements of {ty} has more than 2^63 - 1 elements or bytes")]
     TensorSize {
         /// Dimensions of the tensor.
         dims: Box<[u64]>,
@@ -367,7 +371,7 @@ pub enum Fault {
         other: Box<str>,
     },
     /// Shards of a split model do not match.
-    #[error("{what} is {found}; this file of a split model must have {expected}")]
+    #[error("{what} is {found}; expected {expected} for this file of a split model")]
     Split {
         /// Kind of the value that does not match.
         what: &'static str,

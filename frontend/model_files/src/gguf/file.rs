@@ -323,7 +323,7 @@ impl Gguf {
         };
         match self.files.iter().find(has_faulted) {
             Some(file) => {
-                let source = io::Error::other("it was cut short while it was in use, or its drive failed");
+                let source = io::Error::other("the file was cut short while it was in use, or its drive failed");
                 Err(GgufError::Io { path: file.path().into(), action: "read", source })
             }
             None => Ok(()),

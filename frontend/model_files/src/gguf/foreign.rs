@@ -23,11 +23,15 @@ struct ForeignKind {
 }
 
 const CONVERT: &str = "convert its folder with llama.cpp's `python convert_hf_to_gguf.py FOLDER`";
-const UNPACK: &str = "unpack it first";
+const UNPACK: &str = "unpack the archive first";
 
 /// File types. The most specific types come first, as the first match is used.
 const KINDS: [ForeignKind; 19] = [
-    ForeignKind { what: "a safetensors file", advice: "give its folder, with config.json", is: is_safetensors },
+    ForeignKind {
+        what: "a safetensors file",
+        advice: "give the folder of this file, with its config.json",
+        is: is_safetensors,
+    },
     ForeignKind {
         what: "a PyTorch checkpoint",
         advice: CONVERT,
@@ -50,7 +54,7 @@ const KINDS: [ForeignKind; 19] = [
     // ggmf, ggjt, ggla.
     ForeignKind {
         what: "a GGML file, older than GGUF",
-        advice: "convert it with llama.cpp's `convert_llama_ggml_to_gguf.py`, or get the model as GGUF",
+        advice: "convert the file with llama.cpp's `convert_llama_ggml_to_gguf.py`, or get the model as GGUF",
         is: |b| [&b"lmgg"[..], b"fmgg", b"tjgg", b"algg"].iter().any(|magic| b.starts_with(magic)),
     },
     ForeignKind {
@@ -62,7 +66,7 @@ const KINDS: [ForeignKind; 19] = [
     ForeignKind { what: "a NumPy array", advice: CONVERT, is: |b| b.starts_with(b"\x93NUMPY") },
     ForeignKind {
         what: "a Git LFS pointer: the file itself was not downloaded",
-        advice: "`git lfs pull` fetches it",
+        advice: "`git lfs pull` fetches the file",
         is: |b| b.starts_with(b"version https://git-lfs"),
     },
     ForeignKind {
@@ -75,7 +79,7 @@ const KINDS: [ForeignKind; 19] = [
     },
     ForeignKind {
         what: "a dataflow descriptor",
-        advice: "`ixc simulate` takes it",
+        advice: "`ixc simulate` takes such a file",
         is: |b| {
             let text = text_of(b);
             text.starts_with('{') && text.contains("\"grid\"") && text.contains("\"version\"")
@@ -158,9 +162,11 @@ pub(super) fn folder(path: &Path) -> GgufError {
             ("a folder of safetensors without config.json", "download config.json and the tokenizer, too".to_owned())
         }
         [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
-        [model] => ("a folder", format!("give the file in it, {}", model.display())),
+        [model] => ("a folder", format!("give the GGUF file in the folder, {}", model.display())),
         // The path of any shard opens all shards of a split model.
-        [model, ..] => ("a folder", format!("give one of the {} in it, such as {}", models.len(), model.display())),
+        [model, ..] => {
+            ("a folder", format!("give one of the {} in the folder, such as {}", models.len(), model.display()))
+        }
     };
     GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: Class::NoInput }
 }

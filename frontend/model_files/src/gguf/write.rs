@@ -171,7 +171,7 @@ impl GgufWriter {
                     fill(index, &mut counted)?;
                     let written = counted.written;
                     if written != *bytes {
-                        let problem = format!("{}: {written} of {bytes} bytes were written", tensor.name);
+                        let problem = format!("{}: only {written} of {bytes} bytes were written", tensor.name);
                         return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
                     }
                 }

@@ -27,16 +27,16 @@ fn unsupported_packed_integers_are_refused() {
         (
             "zeros",
             compressed(json!({"num_bits": 8, "symmetric": false})),
-            "\"symmetric\" is zeros of integers of 8 bits",
+            "\"symmetric\" is a value that requests zero points for integers of 8 bits",
         ),
         ("floats", compressed(json!({"num_bits": 4, "type": "float"})), "\"type\" is \"float\""),
         (
             "nothing",
             json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
-            "a group_0 with weights",
+            "an object whose group_0 has weights",
         ),
         ("gptq-bits", gptq(3, true), "\"bits\" is 3; expected 4 or 8"),
-        ("gptq-zeros", gptq(8, false), "\"sym\" is zeros of integers of 8 bits"),
+        ("gptq-zeros", gptq(8, false), "\"sym\" is a value that requests zero points for integers of 8 bits"),
         ("gptq-form", json!({"quant_method": "gptq", "checkpoint_format": "marlin"}), "gptq or gptq_v2"),
         ("awq-version", json!({"quant_method": "awq", "version": "gemv"}), "\"version\" is gemv"),
         ("awq-kernel", json!({"quant_method": "awq", "checkpoint_format": "gemv"}), "\"checkpoint_format\" is gemv"),
@@ -67,19 +67,19 @@ fn unsupported_packed_integers_are_refused() {
             "rows",
             words(true),
             &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[64, 1])],
-            "scales of the rows of",
+            "scales for groups of columns of each row of",
         ),
         (
             "groups",
             words(true),
             &[("weight_packed", "I32", &[128, 8]), ("weight_scale", "BF16", &[128, 3])],
-            "scales of the rows of",
+            "scales for groups of columns of each row of",
         ),
         (
             "none",
             words(true),
             &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[128, 0])],
-            "scales of the rows of",
+            "scales for groups of columns of each row of",
         ),
         (
             "kind",
@@ -87,7 +87,7 @@ fn unsupported_packed_integers_are_refused() {
             &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "I32", &[128, 1])],
             "F32, F16 or BF16",
         ),
-        ("alone", words(true), &[("weight_packed", "I32", &[128, 4])], "q_proj.weight_scale beside it"),
+        ("alone", words(true), &[("weight_packed", "I32", &[128, 4])], "q_proj.weight_scale with its scales"),
         (
             "points",
             words(false),
@@ -102,7 +102,7 @@ fn unsupported_packed_integers_are_refused() {
                 ("weight_scale", "BF16", &[128, 1]),
                 ("weight_zero_point", "I32", &[8, 1]),
             ],
-            "zeros of 128 rows and 1 groups",
+            "zero points of 128 rows and 1 groups",
         ),
         (
             "points-kind",
@@ -112,7 +112,7 @@ fn unsupported_packed_integers_are_refused() {
                 ("weight_scale", "BF16", &[128, 1]),
                 ("weight_zero_point", "I8", &[16, 1]),
             ],
-            "zeros of 128 rows and 1 groups",
+            "zero points of 128 rows and 1 groups",
         ),
         (
             "gptq-shape",
@@ -124,13 +124,13 @@ fn unsupported_packed_integers_are_refused() {
             "gptq-scales",
             gptq(4, true),
             &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[128, 1])],
-            "scales of the rows of",
+            "scales for groups of columns of each row of",
         ),
         (
             "gptq-middle",
             gptq(4, true),
             &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[1, 16])],
-            "because the configuration has symmetric zeros",
+            "because the configuration says that quantisation is symmetric",
         ),
         (
             "gptq-order",
@@ -154,7 +154,7 @@ fn unsupported_packed_integers_are_refused() {
             "largest-kind",
             json!({"quant_method": "bitsandbytes", "load_in_8bit": true}),
             &[("weight", "I8", &[128, 32])],
-            "q_proj.SCB beside it",
+            "q_proj.SCB with its scales",
         ),
         (
             "awq-shape",
@@ -166,20 +166,20 @@ fn unsupported_packed_integers_are_refused() {
             "awq-zeros-shape",
             awq(),
             &[("qweight", "I32", &[32, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[16, 1])],
-            "zeros of 128 rows and 1 groups",
+            "zero points of 128 rows and 1 groups",
         ),
         // A row of 96 columns has three scales, but its groups would not have the stated size.
         (
             "part",
             compressed(json!({"num_bits": 4, "group_size": 40})),
             &[("weight_packed", "I32", &[128, 12]), ("weight_scale", "BF16", &[128, 3])],
-            "for 3 groups of 40 columns (group_size); expected whole groups",
+            "scales for 3 groups of 40 columns (group_size); expected whole groups",
         ),
         (
             "awq-part",
             json!({"quant_method": "awq", "bits": 4, "group_size": 40}),
             &[("qweight", "I32", &[96, 16]), ("scales", "F16", &[3, 128]), ("qzeros", "I32", &[3, 16])],
-            "for 3 groups of 40 columns (group_size); expected whole groups",
+            "scales for 3 groups of 40 columns (group_size); expected whole groups",
         ),
     ] {
         let error = refused(test, said, tensors);
@@ -252,8 +252,8 @@ fn invalid_column_group_order_is_refused() {
     };
     assert_eq!(kind(&|column| column / 32).as_deref(), Ok("Q4_0"));
     assert_eq!(kind(&|column| column % 2).as_deref(), Ok("F16"));
-    assert!(kind(&|_| 0).unwrap_err().contains("64 columns of group 0; expected 64 numbers of I32"));
-    for (bad, says) in [(2, "group 2 of column 63"), (-1, "group -1 of column 63"), (i32::MIN, "group -2147483648")] {
+    assert!(kind(&|_| 0).unwrap_err().contains("64 columns in group 0; expected 64 numbers of I32"));
+    for (bad, says) in [(2, "group 2 for column 63"), (-1, "group -1 for column 63"), (i32::MIN, "group -2147483648")] {
         let said = kind(&|column| if column == 63 { bad } else { column % 2 }).unwrap_err();
         assert!(said.contains(says) && said.contains("below 2"), "{said}");
     }
@@ -275,8 +275,8 @@ fn bitsandbytes_int8_rows_use_row_scales() {
             .map_err(|error| error.to_string())
     };
     assert_eq!(open("right", &[128], "F32", 0).as_deref(), Ok("Q8_0"));
-    assert!(open("format", &[128], "F32", 2).unwrap_err().contains("rows, in no order of a GPU's tiles"));
-    assert!(open("few", &[127], "F32", 0).unwrap_err().contains("scales of the rows of"));
+    assert!(open("format", &[128], "F32", 2).unwrap_err().contains("in the order of rows, not of a GPU's tiles"));
+    assert!(open("few", &[127], "F32", 0).unwrap_err().contains("scales for groups of columns of each row of"));
     assert!(open("integers", &[128], "I32", 0).unwrap_err().contains("F32, F16 or BF16"));
 }
 

@@ -235,12 +235,12 @@ fn experts_of_several_machines_are_put_together() {
     assert!(said.ends_with("tensor \"blk.0.ffn_down_exps.weight, expert 1\" is missing"), "{said}");
     let said = refused("grok-2-shape", &|machines| machines[1][0].1 = [8, 4]);
     assert!(
-        said.contains("w1.weight\" is [8, 4] of BF16; expected [4, 8] of one number type, for 16 by 8 on 4 machines"),
+        said.contains("w1.weight\" is [8, 4] of BF16; expected a part of shape [4, 8], with one number type in all parts, of a matrix of 16 by 8 on 4 machines"),
         "{said}"
     );
     let said =
         refused("grok-2-norm", &|machines| machines[0].push(("model.norm.weight".to_owned(), [1, WIDTH], vec![0; 16])));
-    assert!(said.ends_with("is a machine's part; expected the matrix of an expert, or whole"), "{said}");
+    assert!(said.ends_with("is one machine's part of a tensor that is not an expert; expected a part of an expert's matrix, or the whole tensor"), "{said}");
 }
 
 /// Tests four-bit codes with a scale for 32 numbers, which become MXFP4 blocks under any tensor

@@ -102,7 +102,7 @@ fn unsupported_sentence_transformer_modules_are_refused() {
         (
             "an order",
             json!([module("Normalize", "2_Normalize"), module("Pooling", "1_Pooling")]),
-            "no module after Normalize",
+            "Normalize as the last module",
         ),
     ];
     for (what, modules, says) in cases {
@@ -113,8 +113,11 @@ fn unsupported_sentence_transformer_modules_are_refused() {
     }
     let ways: [(Json, &str); 4] = [
         (json!({"pooling_mode_max_tokens": true}), "\"pooling_mode_max_tokens\" is true; expected one of mean"),
-        (json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}), "is 2 of its flags at once"),
-        (json!({}), "is 0 of its flags at once"),
+        (
+            json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}),
+            "is absent, and 2 flags of pooling methods are set",
+        ),
+        (json!({}), "is absent, and 0 flags of pooling methods are set"),
         (json!({"pooling_mode": "weightedmean"}), "is \"weightedmean\"; expected one of mean"),
     ];
     for (config, says) in ways {

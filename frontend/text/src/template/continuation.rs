@@ -35,16 +35,18 @@ pub(super) fn render(
     let Some(part) = conversation.continued else { return closed(conversation) };
     let refused = |reason: &str| Err(TemplateError::NotContinued { reason: reason.to_owned() });
     let as_it_is = Conversation { add_generation_prompt: false, continued: None, ..conversation.clone() };
-    let Some(last) = as_it_is.messages.last() else { return refused("there are no messages") };
+    let Some(last) = as_it_is.messages.last() else { return refused("the conversation has no messages") };
     if !last.tool_calls.is_empty() {
-        return refused("it calls tools, whose results must follow");
+        return refused("the message calls tools, so the results of the tools must follow");
     }
     let format = format_of(source);
     if part == Part::Reasoning && !format.has_reasoning() {
-        return refused("it is reasoning, and the chat template has no known marks for reasoning");
+        return refused(
+            "the message is unfinished reasoning, and ixc does not know this chat template's marks of reasoning",
+        );
     }
     let Some(mark) = mark(source, &as_it_is) else {
-        return refused("the conversation contains every character that could mark its end");
+        return refused("the conversation contains every character that ixc could use to mark the message's end");
     };
     let mut marked = as_it_is.clone();
     if let Some(last) = marked.messages.last_mut() {
@@ -65,11 +67,11 @@ pub(super) fn render(
             let before = closed(&Conversation { messages, add_generation_prompt: true, ..as_it_is.clone() })?;
             match format.thinking(&before).is_some_and(|thinking| thinking.begun) {
                 true => Ok(before + last.reasoning.as_deref().unwrap_or_default()),
-                false => refused("the chat template leaves its reasoning out"),
+                false => refused("the chat template omits the reasoning of the message"),
             }
         }
-        ([], Part::Content) => refused("the chat template leaves its content out"),
-        _ => refused("the chat template writes it more than once"),
+        ([], Part::Content) => refused("the chat template omits the content of the message"),
+        _ => refused("the chat template writes the message more than once"),
     }
 }
 

@@ -67,7 +67,7 @@ pub enum TemplateError {
         reason: String,
     },
     /// A tool, the arguments of a call or a variable is not valid JSON.
-    #[error("input of the chat template is not JSON: {reason}")]
+    #[error("the input of the chat template is not JSON: {reason}")]
     Json {
         /// Fault and its position.
         reason: String,

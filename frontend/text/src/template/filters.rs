@@ -78,7 +78,10 @@ pub(super) fn spaces(width: &Value) -> Result<String, Error> {
     let width =
         if width.kind() == ValueKind::Bool { i64::from(width.is_true()) } else { i64::try_from(width.clone())? };
     if width > WIDEST {
-        return Err(Error::new(ErrorKind::InvalidOperation, format!("an indentation of {width} is above {WIDEST}")));
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("an indentation of {width} columns is above the limit, {WIDEST}"),
+        ));
     }
     Ok(" ".repeat(usize::try_from(width).unwrap_or(0)))
 }
@@ -303,7 +306,7 @@ fn other_method(value: &Value, name: &str, arguments: &[Value]) -> Result<Option
         }
         ("index", [element]) if is_list => {
             let at = value.try_iter()?.position(|one| one == *element);
-            let at = at.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "it is not in the list"))?;
+            let at = at.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the value is not in the list"))?;
             Some(Value::from(at))
         }
         ("is_integer", []) if value.is_number() => Some(Value::from(

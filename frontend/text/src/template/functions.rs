@@ -32,7 +32,7 @@ pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named:
             let texts: Vec<Value> = separators.try_iter()?.collect();
             match &*texts {
                 [between, behind_key] => (python::text(between), python::text(behind_key)),
-                _ => return Err(invalid("separators must be two texts")),
+                _ => return Err(invalid("separators must be a list of two texts")),
             }
         }
     };
@@ -131,7 +131,10 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
             Some('%') => "%".to_owned(),
             other => {
                 let code: String = other.into_iter().collect();
-                return Err(Error::new(ErrorKind::InvalidOperation, format!("strftime_now does not know %{code}")));
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("strftime_now does not support the code %{code}"),
+                ));
             }
         };
         out.push_str(&piece);

@@ -43,7 +43,7 @@ impl Object for List {
                     values.push(value.clone());
                     Ok(Value::from(()))
                 }
-                kind => invalid(&format!("append takes a string or a number here, not a {kind}")),
+                kind => invalid(&format!("append only supports strings and numbers here, not a {kind}")),
             },
             ("pop", []) => values.pop().map_or_else(|| invalid("pop from an empty list"), Ok),
             ("pop", [place]) => match i64::try_from(place.clone()) {

@@ -23,7 +23,7 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String, Templ
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
         let running = thread.spawn_scoped(scope, || render_here(source, conversation));
-        let running = running.map_err(|error| failed(format!("no thread for it: {error}")))?;
+        let running = running.map_err(|error| failed(format!("no thread can be started for rendering: {error}")))?;
         // Values and the syntax tree are dropped on that thread, too, because dropping them
         // recurses as deeply as building them.
         running.join().unwrap_or_else(|_| Err(failed("the renderer panicked".to_owned())))

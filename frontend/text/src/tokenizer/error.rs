@@ -21,7 +21,7 @@ pub enum TokenizerError {
     )]
     NoVocabulary,
     /// The pre-tokenizer is not supported.
-    #[error("key \"tokenizer.ggml.pre\" is {found:?}; supported are {}", supported.join(", "))]
+    #[error("key \"tokenizer.ggml.pre\" is {found:?}; supported values are {}", supported.join(", "))]
     UnknownPreTokenizer {
         /// Name of the pre-tokenizer.
         found: String,

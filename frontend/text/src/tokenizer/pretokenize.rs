@@ -511,7 +511,10 @@ mod tests {
     #[test]
     fn unknown_pre_tokenizer_error_lists_supported_names() {
         let error = PreTokenizer::from_name("evil").unwrap_err().to_string();
-        assert!(error.starts_with("key \"tokenizer.ggml.pre\" is \"evil\"; supported are default, gpt-2"), "{error}");
+        assert!(
+            error.starts_with("key \"tokenizer.ggml.pre\" is \"evil\"; supported values are default, gpt-2"),
+            "{error}"
+        );
         assert!(error.contains("qwen2"), "{error}");
     }
 }

@@ -180,7 +180,7 @@ impl TokenizerSpec {
         let special = self.tokens.iter().enumerate().filter(|(index, _)| is_special(*index));
         let states = special::states(special.map(|(_, text)| text.as_str()));
         if states > MAX_STATES {
-            let found = format!("has special tokens with {states} different beginnings");
+            let found = format!("has special tokens with {states} different beginnings, above the limit");
             return Err(invalid(TOKENS, found, format!("at most {MAX_STATES}")));
         }
         for (key, len) in [(SCORES, self.scores.len()), (TYPES, self.types.len())] {
@@ -196,7 +196,7 @@ impl TokenizerSpec {
                 let shown: String = text.chars().take(32).collect();
                 return Err(invalid(
                     TOKENS,
-                    format!("is {shown:?} at index {index}, a byte token"),
+                    format!("is {shown:?} at index {index}, which is not the text of a byte token"),
                     "<0x00> to <0xFF>",
                 ));
             }
@@ -210,7 +210,7 @@ impl TokenizerSpec {
             return Err(invalid(
                 TOKENS,
                 found,
-                "bytes as Python writes them: after a backslash t, n, r, x with two digits, or a backslash",
+                "bytes as Python writes them: after a backslash only t, n, r, x with two digits, or a backslash",
             ));
         }
         for (index, merge) in self.merges.iter().enumerate() {
@@ -219,7 +219,7 @@ impl TokenizerSpec {
                 return Err(invalid(
                     MERGES,
                     format!("is {shown:?} at index {index}"),
-                    "two texts with a space between",
+                    "two texts with a space between them",
                 ));
             }
         }
@@ -234,7 +234,7 @@ impl TokenizerSpec {
             PreTokenizer::from_name(&self.pre_tokenizer)?;
         }
         if Charsmap::read(&self.charsmap).is_none() {
-            let expected = "the length of a double array, the array, and UTF-8 texts";
+            let expected = "bytes with the length of a double array, the array, and UTF-8 texts";
             return Err(invalid(CHARSMAP, format!("has {} bytes", self.charsmap.len()), expected));
         }
         Ok(())

@@ -38,7 +38,9 @@ pub(super) fn index_top_k(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
         return Ok(vec![Type::i32([rows.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()]);
     }
     if !top_k.is_multiple_of(every) {
-        return Err(rule.attr("top_k", format!("a multiple of {every}, the positions that share a key")));
+        return Err(
+            rule.attr("top_k", format!("a multiple of {every}, the number of positions that share an index key"))
+        );
     }
     let chosen = top_k.saturating_add(every - 1);
     Ok(vec![Type::i32([rows.clone(), Dim::Fixed(chosen)]), rule.value("kv").clone()])

@@ -32,7 +32,7 @@ fn runs(keys: &Keys<'_>, layers: usize) -> Result<Option<Runs>, GgufError> {
     let runs = keys.first_per_layer(RATIOS, layers, 0, MAX_RUN)?;
     let Some(run) = runs.iter().copied().find(|run| *run > 0) else { return Ok(None) };
     if let Some(other) = runs.iter().find(|other| ![0, run].contains(other)) {
-        let limit = format!("{run} in all layers with an index, as in the first");
+        let limit = format!("{run} in all layers with an index, as in the first of them");
         return Err(keys.metadata.bad_value(&keys.name(RATIOS), other, limit));
     }
     let own = runs.into_iter().map(|run| run > 0).collect();

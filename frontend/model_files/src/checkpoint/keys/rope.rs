@@ -77,7 +77,11 @@ impl Keys<'_> {
         }
         let context = self.rope_number("original_max_position_embeddings")?;
         let context = context.filter(|x| *x >= 1.0 && *x <= f64::from(u32::MAX)).ok_or_else(|| {
-            self.config.wrong("original_max_position_embeddings", "missing, or no count", "a count, for yarn")
+            self.config.wrong(
+                "original_max_position_embeddings",
+                "missing, or not a count",
+                "a count of positions, which yarn needs",
+            )
         })?;
         // If the factor is not stated, it is the ratio of the context length to the original
         // context length.
@@ -167,7 +171,11 @@ impl Keys<'_> {
             Some(original) => original,
         };
         if !(original >= 2.0 && original <= f64::from(u32::MAX)) {
-            return Err(config.wrong(ORIGINAL, original.to_string(), "a count of 2 or more, for longrope"));
+            return Err(config.wrong(
+                ORIGINAL,
+                original.to_string(),
+                "a count of 2 or more positions, which longrope needs",
+            ));
         }
         let grown = self.rope_number("factor")?.unwrap_or(context / original);
         let usual = if grown <= 1.0 { 1.0 } else { (1.0 + grown.ln() / original.ln()).sqrt() };
@@ -178,8 +186,8 @@ impl Keys<'_> {
             (None, [None, None]) => usual,
             (None, stated) => {
                 let [short, long] = stated.map(|x| x.map_or_else(|| "missing".to_owned(), |x| x.to_string()));
-                let found = format!("{long} where short_mscale is {short}");
-                return Err(config.wrong("long_mscale", found, "the same as short_mscale"));
+                let found = format!("{long}, but short_mscale is {short}");
+                return Err(config.wrong("long_mscale", found, "the same number as short_mscale"));
             }
         };
         if !(magnitude.is_finite() && magnitude > 0.0) {
@@ -264,7 +272,7 @@ fn longrope_divisors(keys: &Keys<'_>, key: &str) -> Result<Vec<f32>, CheckpointE
             return Ok(factors.into_iter().map(|factor| factor as f32).collect());
         }
     }
-    Err(keys.config.wrong(key, "missing", "an array of numbers, for longrope"))
+    Err(keys.config.wrong(key, "missing", "an array of numbers, which longrope needs"))
 }
 
 /// Returns Llama 3's divisors of RoPE frequencies: 1 for high frequencies, the factor for low ones,
@@ -277,7 +285,11 @@ fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     let (high, context) = (number("high_freq_factor", 4.0)?, number("original_max_position_embeddings", 8192.0)?);
     let length = keys.key_number("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?;
     if length == 0 || length > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
-        return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
+        return Err(config.wrong(
+            "rope_scaling",
+            "an object with numbers that are not positive",
+            "positive numbers, which llama3 needs",
+        ));
     }
     // If no key states how many elements RoPE rotates, the parameter `partial_rotary_factor` may
     // still do so.
