@@ -76,7 +76,7 @@ fn model_folders_are_distinguished_and_contained_models_named() {
     fs::copy(demo_model(), folder.join("only.gguf")).unwrap();
     assert!(said(&folder).1.contains("only.gguf"), "{:?}", said(&folder));
     fs::copy(demo_model(), folder.join("other.gguf")).unwrap();
-    assert!(said(&folder).1.contains("one of the 2 in it"), "{:?}", said(&folder));
+    assert!(said(&folder).1.contains("one of the 2 GGUF files in the folder"), "{:?}", said(&folder));
 }
 
 /// Regression test: `-hf` was once read as `-h`, and printed the help with exit status 0.

@@ -199,7 +199,7 @@ fn low_bit_mix_without_importance_is_warned_about() {
         let said = stderr(&output);
         assert_eq!(said.contains("no importance matrix for "), told, "{mix}: {said}");
         let report = String::from_utf8(output.stdout).unwrap();
-        assert!(report.contains("\nnothing written: 30 of 51 tensors would change, "), "{report}");
+        assert!(report.contains("\nnothing is written; quantising would change 30 of 51 tensors, "), "{report}");
     }
 }
 

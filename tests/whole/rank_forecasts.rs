@@ -91,9 +91,9 @@ fn experts_beyond_memory_are_read_from_the_drive() {
     let streamed = forecast(&machines).unwrap().decode;
     assert!(streamed.mean.drive > 0.0 && in_memory.mean.drive == 0.0 && streamed.seconds > in_memory.seconds);
     machines.drive = None;
-    assert!(forecast(&machines).unwrap_err().to_string().contains("round has no drive"));
+    assert!(forecast(&machines).unwrap_err().to_string().contains("round describes no drive"));
     machines.socket.memory_bytes = 1000;
-    assert!(forecast(&machines).unwrap_err().to_string().contains("a socket has 1000 bytes of memory"));
+    assert!(forecast(&machines).unwrap_err().to_string().contains("a socket has only 1000 bytes of memory"));
 }
 
 #[test]

@@ -258,7 +258,7 @@ fn rope_table_buffer_must_have_the_exact_size() {
         rotate("1099511627776", "%table : read"),
         "buffer %table of kernel rotate has 1099511627776",
     );
-    assert_refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
+    assert_refused("less than there is", rotate("0", "%table : read"), "receives 512 bytes of a rotary table");
     // The length is correct for rows that see whole blocks, but too large for other rows.
     let blocks = |size: &str| {
         let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");

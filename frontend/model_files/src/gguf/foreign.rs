@@ -164,9 +164,10 @@ pub(super) fn folder(path: &Path) -> GgufError {
         [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
         [model] => ("a folder", format!("give the GGUF file in the folder, {}", model.display())),
         // The path of any shard opens all shards of a split model.
-        [model, ..] => {
-            ("a folder", format!("give one of the {} in the folder, such as {}", models.len(), model.display()))
-        }
+        [model, ..] => (
+            "a folder",
+            format!("give one of the {} GGUF files in the folder, such as {}", models.len(), model.display()),
+        ),
     };
     GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: Class::NoInput }
 }
