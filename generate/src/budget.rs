@@ -403,7 +403,9 @@ impl Size {
         let decision = Decision::new("a run", "", "memory");
         record.begin(DECIDES);
         record.add(match expert_memory {
-            Some(bytes) => decision.chose(format!("{streamed}, {} of them in memory", Bytes(bytes))).over(all, sizes),
+            Some(bytes) => {
+                decision.chose(format!("{streamed}, {} of the experts in memory", Bytes(bytes))).over(all, sizes)
+            }
             None if self.experts == 0 => decision.chose(all).over(streamed, "the model has no experts"),
             None => decision.chose(all).over(streamed, sizes),
         });

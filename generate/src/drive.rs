@@ -66,9 +66,9 @@ pub fn measure(path: &Path) -> Result<DriveMeasurement, Error> {
         probe::file(&file, &ProbeOptions::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
     let place = affinity::place(&file);
     let stored = match (&place, private_files::folder(), probe.direct) {
-        (_, _, false) => Err("it was read through the page cache".into()),
-        (None, ..) => Err("it is not a block device".into()),
-        (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
+        (_, _, false) => Err("the file was read through the page cache".into()),
+        (None, ..) => Err("the file is not on a block device".into()),
+        (_, None, _) => Err("there is no folder for the measurement: neither XDG_CACHE_HOME nor HOME is set".into()),
         (Some(place), Some(folder), true) => {
             let path = entry_path(&folder, place);
             cache_file::write(&path, &Entry::from_probe(place, &probe))

@@ -83,19 +83,19 @@ pub enum Error {
         wanted: &'static str,
     },
     /// The plan computes another output than the requested one.
-    #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
+    #[error("this plan returns {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
     OtherOutput {
         /// Whether the request is for embeddings, which need hidden states.
         embeddings: bool,
     },
     /// Early routers are requested to predict experts, but the plan has none.
     #[error(
-        "the plan has no early routers to predict which experts to read ahead: compile it with them, or choose another prediction"
+        "the plan has no early routers, which this prediction of experts needs: compile the model with early routers, or choose another prediction"
     )]
     NoEarlyRouters,
     /// The options keep experts in mapped files, but the plan has no expert groups.
     #[error(
-        "this plan does not say when experts are needed, which mapped experts require; compile the model for a smaller memory budget"
+        "this plan has no requests of experts, which mapped experts require; compile the model for a smaller memory budget"
     )]
     NoGroups,
     /// The model has no supported tokenizer, but text is given.
@@ -194,7 +194,7 @@ pub enum Error {
     #[error(transparent)]
     Layer(#[from] LayerError),
     /// A step panicked, so its requests have no results.
-    #[error("the engine failed at this step; the server's log says where")]
+    #[error("the engine failed in this step; the server's log has the details")]
     StepPanicked,
     /// The thread that runs experts has ended.
     #[error("the thread that runs experts has ended; load the plan again")]
@@ -207,7 +207,7 @@ pub enum Error {
     },
     /// The largest file is too small to measure the drive.
     #[error(
-        "{}: the largest file here has {}; expected a file of at least {} on the drive to be measured",
+        "{}: the largest file in this folder has {}; expected a file of at least {} on the drive that is measured",
         path.display(), Bytes(*bytes), Bytes(*needed)
     )]
     SmallDrive {

@@ -161,7 +161,7 @@ impl Masks {
                 Ok(Message::Failed(error)) => return Err(error),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) if self.is_pending() => {
-                    return Err(GrammarError::AnswerMismatch { message: "its matcher failed".into() });
+                    return Err(GrammarError::AnswerMismatch { message: "the matcher of the grammar failed".into() });
                 }
                 Err(TryRecvError::Disconnected) => break,
             }

@@ -126,7 +126,9 @@ impl PromptCache {
         let mut cache =
             PromptCache { options, root, foreign_files: Vec::new(), clock: 0, counts, writer: None, lock: None };
         if engine.is_divided() {
-            tracing::warn!("prompts of a model on several ranks are not cached: no rank has a whole page of them");
+            tracing::warn!(
+                "prompts of a model on several ranks are not cached in the folder, because no rank has a whole page of a prompt's state"
+            );
             cache.options.folder = None;
             return Ok(cache);
         }
@@ -299,7 +301,7 @@ impl PromptCache {
             engine.load_pages(id, &facts, &mut |page| take(page, None), point, found.position)
         });
         if let Err(error) = &loaded {
-            tracing::warn!(%error, "a prompt of the cache cannot be used, and is dropped");
+            tracing::warn!(%error, "a prompt in the prompt cache cannot be used and is deleted");
             // The pages after a missing page are useless. It is unknown which page is damaged, and
             // trying them one by one may take longer than computing.
             let depth = lost.unwrap_or(0);

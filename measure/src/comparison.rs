@@ -160,7 +160,7 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
     fn by_key<'d>(rows: &'d [Json], name: &str, but: &[&str]) -> Result<ByKey<'d>, String> {
         let mut all = ByKey::new();
         let twice = rows.iter().find(|row| all.insert(key(row, but), row).is_some());
-        twice.map_or(Ok(all), |row| Err(format!("{name} has two rows of {}", row_text(row))))
+        twice.map_or(Ok(all), |row| Err(format!("{name} has two rows for {}", row_text(row))))
     }
     let (of_left, of_right) = (by_key(&left, "a", but)?, by_key(&right, "b", but)?);
     let mut rows = Vec::new();

@@ -29,7 +29,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The plan holds all weights itself, but the model file is needed.
-    #[error("{}: is a plan that holds all weights; name the model file, too, that it was compiled from", path.display())]
+    #[error("{}: is a plan that holds all weights; also give the model file from which the plan was compiled", path.display())]
     NoModelFile {
         /// Path of the plan.
         path: PathBuf,

@@ -350,7 +350,7 @@ impl StoredForecast {
     /// Returns the reason as text if the file cannot be written.
     pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
         let model = name(path).ok_or("the model is not a file")?;
-        let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
+        let file = file(&model).ok_or("there is no folder for the forecast: neither XDG_CACHE_HOME nor HOME is set")?;
         let (measured, target) = (cache_file::seconds(SystemTime::now()), target.name().to_owned());
         // The routing belongs to the model, and not to this measurement.
         let routing = StoredForecast::routing(path);
@@ -380,7 +380,7 @@ impl StoredForecast {
         if let Some(file) = file(&self.model).filter(|_| routing != self.routing)
             && let Err(error) = cache_file::write(&file, &StoredForecast { routing, ..self.clone() })
         {
-            tracing::debug!(%error, "routing is not saved");
+            tracing::debug!(%error, "the measured routing of experts cannot be saved");
         }
     }
 

@@ -41,7 +41,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Library(#[from] ixc_transport::link::LinkError),
     /// The system could not start the thread for heartbeats.
-    #[error("the system refuses a thread for heartbeats")]
+    #[error("the system cannot start a thread for heartbeats")]
     Thread(#[source] std::io::Error),
 }
 

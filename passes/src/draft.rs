@@ -65,7 +65,7 @@ impl Draft {
             || layers.first().is_some_and(|&first| first != 0)
             || !ascending
         {
-            return Err(error("layers that do not begin where their work does"));
+            return Err(error("layers that do not begin with their first work"));
         }
         let known = |layer: &ExpertLayer| {
             let ExpertLayer { rows, ids, weights, result, .. } = *layer;
@@ -85,11 +85,11 @@ impl Draft {
         for &at in steps.iter().flat_map(|step| &step.work) {
             match seen.get_mut(at) {
                 Some(seen) if !*seen => *seen = true,
-                Some(_) | None => return Err(error("steps that do work twice, or missing work")),
+                Some(_) | None => return Err(error("steps that run work twice, or run work that does not exist")),
             }
         }
         if seen.contains(&false) {
-            return Err(error("work that no step does"));
+            return Err(error("work that no step runs"));
         }
         // `arena` derives each buffer's lifetime from steps.
         if steps.iter().any(|step| step.work.is_empty()) {

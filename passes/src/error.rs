@@ -38,7 +38,7 @@ pub enum PassError {
         error: Box<VerifyError>,
     },
     /// The pass takes another kind of IR.
-    #[error("pass {pass}: expected {expected}, found {found}")]
+    #[error("pass {pass} expected {expected}, but found {found}")]
     Kind {
         /// Name of the pass.
         pass: &'static str,
@@ -295,7 +295,7 @@ pub enum TileError {
         own: String,
     },
     /// A requested tiling that is not among the weight's candidates.
-    #[error("@{name} cannot have the tiling {asked}; its candidates are {candidates}")]
+    #[error("weight @{name} cannot have the tiling {asked}; its candidates are {candidates}")]
     NoCandidate {
         /// Name of the weight.
         name: String,
@@ -330,7 +330,7 @@ pub enum ShardError {
         ranks: u32,
     },
     /// A function without any op that the division can cut.
-    #[error("@{function} cannot be divided by {}: {problem}", by)]
+    #[error("function @{function} cannot be divided among ranks by {}: {problem}", by)]
     Function {
         /// Name of the function.
         function: String,
@@ -340,7 +340,7 @@ pub enum ShardError {
         problem: String,
     },
     /// An op that the division cannot cut.
-    #[error("@{function} cannot be divided by {}: {op} of {operand}: {problem}", by)]
+    #[error("function @{function} cannot be divided among ranks by {}: {op} of {operand}: {problem}", by)]
     Op {
         /// Name of the function.
         function: String,
@@ -354,7 +354,7 @@ pub enum ShardError {
         problem: String,
     },
     /// An op of the rank's graph whose type rule rejects its operands.
-    #[error("@{function} cannot be divided: {error}")]
+    #[error("function @{function} cannot be divided among ranks: {error}")]
     Type {
         /// Name of the function.
         function: String,

@@ -210,7 +210,7 @@ pub enum StopError {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// The IR is of another kind than the output of the named pass.
-    #[error("the output of {after} is {expected}, but this is {found}")]
+    #[error("the output of pass {after} is {expected}, but the text has {found}")]
     Other {
         /// Name of the pass.
         after: String,
@@ -479,7 +479,7 @@ mod tests {
     fn pass_error_states_the_expected_input() {
         let error = run(Ir::Graph(Module::default()), &["steps"], &Context::new(Target::AVX2));
         let error = error.err().map(|e| e.to_string());
-        assert_eq!(error.as_deref(), Some("pass steps: expected tasks, found a graph"));
+        assert_eq!(error.as_deref(), Some("pass steps expected tasks, but found a graph"));
     }
 
     /// Checks that passes record their choices and alternatives, and that recording does not change
@@ -521,8 +521,11 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
         };
         // In this model, gate and up take their rows in different formats.
         let [gated] = of("fuse", "gated", "blk.0.g")[..] else { panic!("{all:#?}") };
-        assert_eq!(why(gated, "rule swiglu"), "it needs the same value in two places, but finds two values");
-        assert!(why(gated, "mul").ends_with(" more; a pass over the rows costs 100"), "{gated:#?}");
+        assert_eq!(
+            why(gated, "rule swiglu"),
+            "the rule needs the same value in two places, but finds two different values"
+        );
+        assert!(why(gated, "mul").ends_with(" higher, where one pass over the rows costs 100"), "{gated:#?}");
         let [kept] = of("pack", "weight", "blk.0.w")[..] else { panic!("{all:#?}") };
         assert_eq!(
             (&*kept.chosen, &*why(kept, "q4_k_r16")),
@@ -553,8 +556,8 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
         let refused = |text: &str| Stop::parse(text).unwrap_err().to_string();
         assert!(refused("").starts_with("the text does not name the pass that wrote it"), "{}", refused(""));
         assert!(refused("; after fuze").starts_with("there is no pass \"fuze\""));
-        assert_eq!(refused("; after lower\n"), "the output of lower is tasks, but this is a graph");
-        assert_eq!(refused("; after arena"), "the output of arena is a plan, but this is a graph");
+        assert_eq!(refused("; after lower\n"), "the output of pass lower is tasks, but the text has a graph");
+        assert_eq!(refused("; after arena"), "the output of pass arena is a plan, but the text has a graph");
     }
 
     #[test]

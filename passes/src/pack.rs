@@ -81,7 +81,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             let decision = Decision::new("weight", name, "layout");
             match &found[w.index()] {
                 Ok(layout) => {
-                    let why = format!("its rows fill strips of {STRIP}, and its columns fill blocks");
+                    let why = format!("its rows are whole strips of {STRIP} rows, and its columns are whole blocks");
                     decision
                         .chose(layout.name())
                         .since(why)

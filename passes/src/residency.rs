@@ -165,11 +165,11 @@ fn tell_prediction(
                     decision.chose(chosen).over(NONE, format!("residency.predict is {extra}"))
                 }
                 (Some(_), None) => {
-                    let why = "the router needs more than the residual of the layer before";
+                    let why = "the router reads more than the residual of the previous layer, so it cannot run early";
                     decision.chose(NONE).over(ROUTER, why)
                 }
                 (None, _) => {
-                    let why = "residency.predict is none; a run predicts only from earlier tokens";
+                    let why = "residency.predict is none, so a run can only predict experts from earlier tokens";
                     decision.chose(NONE).over(ROUTER, why)
                 }
             }

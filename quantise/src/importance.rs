@@ -224,7 +224,9 @@ impl Importance {
 /// Checks that all means are numbers and that none of them is negative.
 fn check_means(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
     match means.iter().find(|mean| !(mean.is_finite() && **mean >= 0.0)) {
-        Some(mean) => Err(format!("{name} has {mean}; expected a mean square")),
+        Some(mean) => {
+            Err(format!("tensor {name} has the value {mean}; expected a mean square, which is finite and not negative"))
+        }
         None => Ok((name.to_owned(), means)),
     }
 }
@@ -257,7 +259,7 @@ fn read_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         let (sums, counts) = (floats(sums)?, floats(counts)?);
         if counts.is_empty() || sums.len() % counts.len() != 0 {
             return Err(format!(
-                "{name} has {} sums and {} counts; expected as many sums for each count",
+                "tensor {name} has {} sums and {} counts; expected the same number of sums for each count",
                 sums.len(),
                 counts.len()
             ));
@@ -287,7 +289,7 @@ struct BinaryReader<'b> {
 impl<'b> BinaryReader<'b> {
     fn take(&mut self, count: usize) -> Result<&'b [u8], String> {
         let part = self.bytes.get(self.at..).and_then(|rest| rest.get(..count));
-        let part = part.ok_or_else(|| format!("it ends within the value at byte {:#x}", self.at))?;
+        let part = part.ok_or_else(|| format!("the file ends within the value at byte {:#x}", self.at))?;
         self.at += count;
         Ok(part)
     }

@@ -539,7 +539,7 @@ impl<'p> EncoderThreads<'p> {
         for _ in 0..count {
             self.fill();
             let part = self.in_progress.pop_front().and_then(|part| part.recv().ok());
-            let Some(part) = part else { return Err(io::Error::other("a thread that encodes ended before its time")) };
+            let Some(part) = part else { return Err(io::Error::other("a thread that encodes tensors ended early")) };
             // The next parts are encoded while this one is written.
             self.fill();
             out(&part)?;

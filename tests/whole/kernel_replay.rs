@@ -99,7 +99,7 @@ fn a_folder_is_written_whole_or_not_at_all() {
     let nowhere = ixc(["kernel", "export", "add", "--target", "avx2", "-o"]).arg(parent.join("no/folder")).output();
     refused(&nowhere.unwrap(), 74, "cannot create");
     let portable = ixc(["kernel", "export", "add", "--target", "portable", "-o"]).arg(parent.join("p")).output();
-    refused(&portable.unwrap(), DATA, "an export needs x86-64 code of ixc's own lowering");
+    refused(&portable.unwrap(), DATA, "an export needs x86-64 code from ixc's own code generator");
     assert_eq!(files(), ["kernel"]);
 }
 

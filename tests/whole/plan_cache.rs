@@ -258,7 +258,7 @@ fn cache_keeps_its_limit() {
     assert!(log.contains(WRITTEN) && bytes(&user.list()) < all && user.count() == 2, "{log}");
     // If no plan fits the limit, the run prints a warning.
     let (_, log) = user.run(&["--no-pack", "--defer", "1", "--cache-limit", "1KiB"]);
-    assert!(log.contains("the limit of the cache is 1 KiB"), "{log}");
+    assert!(log.contains("the limit of the plan cache is 1 KiB"), "{log}");
 }
 
 #[test]

@@ -378,7 +378,7 @@ fn options_without_effect_are_reported() {
     let plain = plan(&folder, &[]);
     let mapped = ixc(["run", "--raw", "-p", "x", "--experts", "map"]).arg(&plain).output().unwrap();
     let message = stderr(&mapped);
-    assert!(mapped.status.code() == Some(65) && message.contains("does not say when experts are needed"), "{message}");
+    assert!(mapped.status.code() == Some(65) && message.contains("has no requests of experts"), "{message}");
     let compile = |more: &[&str]| {
         let mut command = ixc(["compile", "--no-weights", "-o"]);
         command.arg(folder.join("other.ixp")).arg(demo_model()).args(more);

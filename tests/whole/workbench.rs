@@ -119,7 +119,7 @@ fn dump_without_resume_point_is_refused() {
     refused(
         &graph.replacen("after frontend", "after lower", 1),
         65,
-        "the output of lower is tasks, but this is a graph",
+        "the output of pass lower is tasks, but the text has a graph",
     );
     refused(&graph.replacen("rms_norm", "rms_nrom", 1), 65, "left.ix:");
     refused(&graph.replacen("rms_norm", "rms_nrom", 1), 65, "\n        ");

@@ -39,7 +39,7 @@ pub enum HandshakeError {
         expected: String,
     },
     /// A rank has sent bytes that are no introduction.
-    #[error("rank {rank} does not introduce itself as a rank of ixc")]
+    #[error("rank {rank} did not send the greeting of an ixc rank; start ixc on all ranks")]
     Foreign {
         /// The sending rank.
         rank: u32,

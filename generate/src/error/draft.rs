@@ -6,7 +6,9 @@ use ixc_failure::Class;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
     /// A token with different texts in the two models.
-    #[error("token {id} is {draft:?} in its vocabulary, and {model:?} in the model's; expected equal vocabularies")]
+    #[error(
+        "token {id} is {draft:?} in the draft model's vocabulary, and {model:?} in the model's; expected equal vocabularies"
+    )]
     Token {
         /// Id of the token.
         id: u32,
@@ -17,7 +19,7 @@ pub enum DraftError {
     },
     /// A token that is text in one model and a control token in the other.
     #[error(
-        "token {id}, {text:?}, is {} in its vocabulary, and {} in the model's; expected equal vocabularies",
+        "token {id}, {text:?}, is {} in the draft model's vocabulary, and {} in the model's; expected equal vocabularies",
         kind(.draft_is_text), kind(.model_is_text)
     )]
     Kind {
@@ -31,7 +33,7 @@ pub enum DraftError {
         model_is_text: bool,
     },
     /// Texts begin with different tokens in the two models.
-    #[error("it begins texts with {}, and the model with {}; expected the same token", begin(.draft), begin(.model))]
+    #[error("the draft model begins texts with {}, and the model with {}; expected the same token", begin(.draft), begin(.model))]
     Begin {
         /// First token of the draft model's texts, if any.
         draft: Option<u32>,
@@ -58,10 +60,10 @@ impl DraftError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnLayerError {
     /// The layer does not both take and return hidden states.
-    #[error("it does not take and return hidden states; build it as the nextn layer alone")]
+    #[error("the draft layer does not take and return hidden states; build a graph of only the nextn layer")]
     Layer,
     /// The model does not return the hidden states that the layer takes.
-    #[error("it takes hidden states of {takes} numbers, and the model returns {}; build the model with hidden states", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
+    #[error("the draft layer takes hidden states of {takes} numbers, and the model returns {}; build the model with hidden states as a result", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
     Hidden {
         /// Elements of a hidden state that the layer takes.
         takes: u32,
@@ -69,7 +71,9 @@ pub enum OwnLayerError {
         gives: Option<u32>,
     },
     /// The layer has a vocabulary of another size.
-    #[error("its vocabulary has {layer} tokens, and the model's has {model}; expected a layer of this model")]
+    #[error(
+        "the draft layer's vocabulary has {layer} tokens, and the model's has {model}; expected a draft layer of this model"
+    )]
     Vocabulary {
         /// Size of the layer's vocabulary.
         layer: u32,
@@ -77,7 +81,7 @@ pub enum OwnLayerError {
         model: u32,
     },
     /// The draft layer's states cannot be truncated after a rejected draft.
-    #[error("its states cannot be restored after a rejected draft")]
+    #[error("the states of the draft layer cannot be restored after a rejected draft")]
     Uncut,
 }
 

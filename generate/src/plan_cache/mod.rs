@@ -230,7 +230,7 @@ impl PlanCache {
         let limit = self.limit(entries.iter().map(|entry| entry.bytes).sum());
         if written > limit {
             let (written, limit) = (Bytes(written), Bytes(limit));
-            return Err(format!("it takes {written}; the limit of the cache is {limit}"));
+            return Err(format!("the plan takes {written}; the limit of the plan cache is {limit}"));
         }
         // Room is made first: the drive may be full.
         self.shrink(entries, limit.saturating_sub(written)).map_err(|error| error.to_string())?;

@@ -60,7 +60,7 @@ impl AttentionPart {
             spec: AttentionPart { heads, scores, cache }.into(),
             row_chunk: 1,
             division: ItemDivision::Positions { division, combine },
-            why: "one token has few items, and threads take parts of its positions",
+            why: "with one token there are few items, so threads take parts of the positions instead",
             larger: None,
         })
     }

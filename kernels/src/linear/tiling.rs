@@ -78,7 +78,7 @@ pub enum TilingError {
         found: String,
     },
     /// A name that is not a kernel.
-    #[error("there is no kernel {found:?}; there are {}", MatmulStrategy::expected_text())]
+    #[error("there is no kernel of products called {found:?}; the kernels are {}", MatmulStrategy::expected_text())]
     Kernel {
         /// The name.
         found: String,
@@ -96,7 +96,7 @@ pub enum TilingError {
         found: String,
     },
     /// A part that does not begin with the number of its item's rows.
-    #[error("a part must begin with rows=N, given once")]
+    #[error("a tiling must begin with rows=N, given once")]
     Rows,
     /// A part whose kernels do not cover all numbers of rows.
     #[error("limits must ascend, and the last kernel of a part must have no limit, such as gemv<=5/5 gemm/96")]
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn invalid_tiling_text_is_an_error_with_expectation() {
         let error = |text: &str| text.parse::<Tiling>().unwrap_err().to_string();
-        assert_eq!(error(""), "a part must begin with rows=N, given once");
+        assert_eq!(error(""), "a tiling must begin with rows=N, given once");
         assert_eq!(
             error("rows=32"),
             "limits must ascend, and the last kernel of a part must have no limit, such as gemv<=5/5 gemm/96"
@@ -290,7 +290,10 @@ mod tests {
         assert_eq!(error("rows=32 gemv<=5/5x gemm/96"), "\"\" is not a number from 1 to 4294967294");
         assert_eq!(error("rows=32 gemv<=5/5x24 gemm/96"), "32 rows are not two or more bands of 24 rows");
         assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are not two or more bands of 32 rows");
-        assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv|gemm|gemm6|tiles");
+        assert_eq!(
+            error("rows=32 magic/96"),
+            "there is no kernel of products called \"magic\"; the kernels are gemv|gemm|gemm6|tiles"
+        );
         assert!(error("rows=32 gemm").starts_with("unknown word \"gemm\"; expected rows=N, or a kernel"));
         assert!(
             error("rows=32 gemm/96@1/1")

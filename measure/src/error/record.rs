@@ -20,13 +20,13 @@ pub enum RecordError {
         source: io::Error,
     },
     /// Another program writes to the record.
-    #[error("{}: another evaluation writes to this record; wait for its end, or name another file", path.display())]
+    #[error("{}: another evaluation is writing to this record; wait until it ends, or name another file", path.display())]
     Busy {
         /// Record to which another program writes.
         path: PathBuf,
     },
     /// The record belongs to another evaluation.
-    #[error("{}: is the record of another evaluation: its {key} is {found}; expected {wanted}", path.display())]
+    #[error("{}: is the record of a different evaluation: its {key} is {found}; expected {wanted}", path.display())]
     Other {
         /// Record of the other evaluation.
         path: PathBuf,

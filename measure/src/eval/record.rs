@@ -161,7 +161,7 @@ impl Record {
             .and_then(|_| (&file).take(max + 1).read_to_end(&mut bytes))
             .map_err(io("read"))?;
         if bytes.len() as u64 > max {
-            let problem = format!("part of a file of more than {max} bytes; {pieces} pieces have at most that many");
+            let problem = format!("in a file of more than {max} bytes, the maximum for {pieces} pieces");
             return Err(RecordError::Malformed { path, line: 1, problem });
         }
         // An incomplete last line is written again.

@@ -35,8 +35,10 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         let Some(rope) = rotated.filter(once) else {
             context.decide(|| {
                 let why = match rotated {
-                    None => "no rotation computes its keys",
-                    Some(rope) if rope.pos != append.pos => "a rotation by other positions computes its keys",
+                    None => "its keys are not the result of a rotation",
+                    Some(rope) if rope.pos != append.pos => {
+                        "its keys are rotated by other positions than the positions of the append"
+                    }
                     Some(_) => "another op uses the rotated keys too, so they would be computed twice",
                 };
                 Decision::new("kv.append", state(), "fusion").chose("kv.append").over("rope.append", why)
@@ -44,7 +46,7 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
             continue;
         };
         context.decide(|| {
-            let why = "they would write the rotated row and read it again";
+            let why = "two ops would write the rotated row to memory and read it again";
             Decision::new("rope.append", state(), "fusion").chose("rope.append").over("rope.heads and kv.append", why)
         });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {

@@ -48,8 +48,8 @@ pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<
         for (node, more) in others {
             let Some(other) = op_of(graph, choice, node).filter(|other| *other != op) else { continue };
             let why = match more {
-                Some(0) => "it costs as much, and the first one wins".to_owned(),
-                Some(more) => format!("it costs {more} more; a pass over the rows costs 100"),
+                Some(0) => "it has the same cost, and the first candidate wins".to_owned(),
+                Some(more) => format!("its cost is {more} higher, where one pass over the rows costs 100"),
                 None => "it would need its own result as an input".to_owned(),
             };
             let lost = RejectedAlternative::new(other.row().mnemonic, why);
@@ -160,7 +160,7 @@ fn holds(
             return if known == class {
                 Ok(0)
             } else {
-                Err((0, "it needs the same value in two places, but finds two values".to_owned()))
+                Err((0, "the rule needs the same value in two places, but finds two different values".to_owned()))
             };
         }
         ENodeOrVar::ENode(node) => node,
@@ -189,7 +189,7 @@ fn holds(
         }
     }
     Err(best.unwrap_or_else(|| {
-        (0, format!("it needs {}, but finds {}", description(&wanted.head), describe_nodes(graph, class)))
+        (0, format!("the rule needs {}, but finds {}", description(&wanted.head), describe_nodes(graph, class)))
     }))
 }
 

@@ -111,11 +111,11 @@ fn is_product(plan: &Plan<KernelSpec>, task: &Task) -> bool {
 fn decision(draft: &Draft, part: BufferId, halves: Halves) -> Decision {
     let name = draft.plan.buffers.get(part.0 as usize).map_or("", |buffer| buffer.name.as_str());
     let Halves { rows, before, after } = halves;
-    let chosen = format!("in halves from {}", count_text(rows.into(), "token"));
+    let chosen = format!("in two halves of the rows, from steps of {} on", count_text(rows.into(), "token"));
     let why = match (before, after) {
-        (0, 0) => "the messages of the halves travel together; no step near the sum can compute a half".to_owned(),
+        (0, 0) => "the messages of the two halves travel together, because no step near the sum can compute only one half of the rows".to_owned(),
         _ => format!(
-            "the messages of one half travel while {} before and {} after compute the other",
+            "the messages of one half of the rows travel while ranks compute the other half: in {} before and {} after the sum",
             count_text(before.into(), "step"),
             count_text(after.into(), "step")
         ),

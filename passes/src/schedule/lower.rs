@@ -122,7 +122,10 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
     };
     if let Some(logits) = logits.filter(|logits| result.rows != Rows::Outputs || function.ty(*logits).dims().len() != 2)
     {
-        return Err(step(format!("its result is {}, of other rows than those wanted", function.ty(logits))));
+        return Err(step(format!(
+            "its result is {}, which does not have one row for each requested output",
+            function.ty(logits)
+        )));
     }
     let (vocabulary, output) = match facts.result {
         GraphResult::Logits => {
@@ -144,7 +147,7 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
         if (rows.rows, rows.format) != (Rows::Tokens, Format::F32)
             || taken.is_some_and(|(buffer, of)| buffer == rows.buffer || of != width)
         {
-            let wrong = format!("its second result is {}, and no hidden states of each token", function.ty(hidden));
+            let wrong = format!("its second result is {}; expected hidden states of each token", function.ty(hidden));
             return Err(step(wrong));
         }
         lowering.gives = Some(HiddenRows { buffer: rows.buffer, width });

@@ -100,7 +100,7 @@ impl<'m> Emitter<'m> {
         }
         let is_slice = |weight: WeightId| source.weights[weight.index()].choice.shard.is_some();
         if old.ops.iter().any(|op| op.kind == OpKind::RanksBegin || op.weights().any(is_slice)) {
-            return Err(emitter.refuse("it is the part of a rank already"));
+            return Err(emitter.refuse("it is already the part of one rank"));
         }
         let begin = view::RanksBegin { rank: group.rank.into(), ranks: group.ranks.into() };
         emitter.token = emitter.insert(&begin)?[0];
@@ -254,7 +254,7 @@ impl<'m> Emitter<'m> {
         }
         let known = self.module.states.iter().position(|known| known.name == state.name);
         if known.is_some_and(|known| self.module.states[known] != state) {
-            return Err(self.refuse(format!("another function cuts @{} differently", state.name)));
+            return Err(self.refuse(format!("another function divides the state @{} differently", state.name)));
         }
         let id = StateId(known.unwrap_or(self.module.states.len()) as u32);
         if known.is_none() {

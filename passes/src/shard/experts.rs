@@ -114,7 +114,7 @@ fn routings(emitter: &Emitter<'_>) -> Result<Routings, ShardError> {
             dims.len() == 3 && &dims[..2] == lead
         });
         if !apart || op.kind.row().effect == Effect::State {
-            let problem = "it uses results of single experts, which other ranks may have";
+            let problem = "it uses the results of single experts, which may be on other ranks";
             return Err(emitter.refuse_op(op, old.label(op.results[0]), problem));
         }
         slots.extend(op.results.iter().map(|&result| (result, own)));

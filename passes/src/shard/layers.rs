@@ -149,7 +149,9 @@ fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usiz
     let places: Vec<usize> = widths.iter().filter(|(_, width)| Some(*width) == least).map(|(at, _)| *at).collect();
     if places.len() + 1 < ranks {
         let (found, needed) = (places.len(), ranks - 1);
-        return Err(emitter.refuse(format!("points between its layers: {found}; {ranks} ranks need {needed}")));
+        return Err(emitter.refuse(format!(
+            "the number of points between its layers where it can be divided is {found}; {ranks} ranks need {needed}"
+        )));
     }
     let before = bytes_before(emitter);
     let total = before[old.ops.len()];
@@ -233,11 +235,14 @@ fn send(emitter: &mut Emitter<'_>, value: ValueId, to: u32) -> Result<(), ShardE
 fn receive(emitter: &mut Emitter<'_>, value: ValueId, from: u32) -> Result<(), ShardError> {
     let old = emitter.old;
     let (Some(width), Type::Tensor { dims, .. }) = (row_width(emitter, value), old.ty(value)) else {
-        return Err(emitter.refuse(format!("{} is not rows of floats, which ranks can send", old.label(value))));
+        return Err(
+            emitter.refuse(format!("ranks must send {}, but they can only send rows of floats", old.label(value)))
+        );
     };
     let rows = old.params.iter().find(|&&param| *old.ty(param) == Type::i32([dims[0].clone()]));
     let Some(Operand::Value(rows)) = rows.map(|&rows| emitter.operand(Operand::Value(rows))).transpose()? else {
-        return Err(emitter.refuse(format!("no parameter i32[{}] gives the number of rows", dims[0])));
+        return Err(emitter
+            .refuse(format!("no parameter of type i32[{}] gives the number of rows that a rank receives", dims[0])));
     };
     let mut x = emitter.recv(rows, from, width)?;
     if let [_, heads, _] = &dims[..] {

@@ -96,7 +96,7 @@ fn plan(emitter: &Emitter<'_>) -> Result<Plan, ShardError> {
         }
     }
     if plan.products.is_empty() {
-        return Err(emitter.refuse("no product follows another one in a way that can be cut"));
+        return Err(emitter.refuse("no product follows another product in a way that can be divided among ranks"));
     }
     Ok(plan)
 }
@@ -124,7 +124,9 @@ fn block(
     let name = format!("@{}", whole.name);
     let unit = cut::unit(emitter, x, dim).map_err(|problem| emitter.refuse_op(op, name.clone(), problem))?;
     if !columns.is_multiple_of(ranks) || !(columns / ranks).is_multiple_of(unit) {
-        let problem = format!("its {columns} columns cannot be divided among {ranks} ranks in parts of {unit}");
+        let problem = format!(
+            "its {columns} columns cannot be divided evenly among {ranks} ranks in multiples of {unit} columns"
+        );
         return Err(emitter.refuse_op(op, name, problem));
     }
     let mut chosen = plan.clone();
@@ -328,7 +330,10 @@ fn take(
         match found {
             Some(place) => places.push(place),
             None => {
-                return Err(emitter.refuse(format!("{} is not on one rank where it is used", emitter.old.label(value))));
+                return Err(emitter.refuse(format!(
+                    "{} is divided among ranks where an op needs all of it",
+                    emitter.old.label(value)
+                )));
             }
         }
     }
@@ -383,7 +388,7 @@ fn emit_cut(
         return Ok(());
     }
     let Some(of_operands) = cut::operands(emitter, op, cut) else {
-        return Err(emitter.refuse_op(op, emitter.old.label(result), "it cannot be cut"));
+        return Err(emitter.refuse_op(op, emitter.old.label(result), "its result cannot be divided among ranks"));
     };
     let mut operands = Vec::with_capacity(op.operands.len());
     for (&operand, take_of) in op.operands.iter().zip(&of_operands.takes) {
@@ -444,7 +449,7 @@ fn emit_product(
         return Err(emitter.refuse_op(op, emitter.old.label(op.results[0]), "it has no operands"));
     };
     let Some(weight) = emitter.matrix(w) else {
-        return Err(emitter.refuse_op(op, emitter.old.label(w), "it is no weight"));
+        return Err(emitter.refuse_op(op, emitter.old.label(w), "the operand is not a weight"));
     };
     let shape = emitter.source.weights[weight.index()].shape.clone();
     let (columns, rows) = (shape.len() - 1, shape.len() - 2);

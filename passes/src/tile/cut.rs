@@ -42,7 +42,7 @@ impl WeightBlocking {
             enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches, records_decisions)).collect();
         let cost = |kernels: &Kernels| kernels.last().map_or(f64::INFINITY, |last| last.cost_of_a_row(caches));
         let best = kernels.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
-        let Some(best) = best else { unreachable!("kernels offer items of some rows for every weight") };
+        let Some(best) = best else { unreachable!("every weight has at least one possible number of rows of an item") };
         let why = best.why(weight, caches, limits);
         let parts = weight_parts(weight.n, best.rows).into_iter().map(|part| match part.tile == best.rows {
             true => best.part(weight, limits),

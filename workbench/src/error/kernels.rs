@@ -142,7 +142,7 @@ pub enum KernelError {
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
     /// The operation is not available for this target.
-    #[error("{what} needs x86-64 code of ixc's own lowering; cranelift generates the code of target {target}")]
+    #[error("{what} needs x86-64 code from ixc's own code generator; cranelift generates the code of target {target}")]
     NotOurs {
         /// Operation, as text.
         what: &'static str,
@@ -169,7 +169,7 @@ pub enum KernelError {
     #[error(transparent)]
     Levels(#[from] LevelsError),
     /// The emulator stopped generated code: a bug of the lowering, or of the emulator.
-    #[error("{kernel}: the emulator stopped it: {fault}")]
+    #[error("kernel {kernel}: the emulator stopped the code: {fault}")]
     Fault {
         /// Name of the stopped kernel.
         kernel: String,

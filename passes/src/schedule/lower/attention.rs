@@ -28,7 +28,7 @@ use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, P
 use super::{attend, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported_error, whole};
 
 /// Reason for the separate kernel for one token, as text of decisions.
-const PARTS: &str = "one token has few items, and threads take parts of its positions";
+const PARTS: &str = "with one token there are few items, so threads take parts of the positions instead";
 /// Maximum number of heads with ALiBi slopes, many times that of any model. Limits the size of the
 /// list of slopes.
 const MOST_SLOPES: u64 = 1 << 16;
@@ -277,10 +277,14 @@ impl Lowering<'_> {
                         |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
                     unsupported_error(
                         name,
-                        format!("a choice among {}; it takes one among {}", places(own), places(every)),
+                        format!(
+                            "positions chosen among {}; attention to this state takes positions chosen among {}",
+                            places(own),
+                            places(every)
+                        ),
                     )
                 }
-                _ => unsupported_error(name, "chosen positions that no index.top_k gave"),
+                _ => unsupported_error(name, "chosen positions that are not the result of index.top_k"),
             },
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
         }
@@ -316,7 +320,7 @@ impl Lowering<'_> {
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return unsupported_error(name, format!("{heads} query heads on {kv_heads} key heads"));
+            return unsupported_error(name, format!("{heads} query heads, not a multiple of the {kv_heads} key heads"));
         }
         let group = heads / kv_heads;
         let label = format!("{name} {}", self.module.states[state.index()].name);
@@ -414,7 +418,7 @@ impl Lowering<'_> {
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return unsupported_error(name, format!("{heads} query heads on {kv_heads} key heads"));
+            return unsupported_error(name, format!("{heads} query heads, not a multiple of the {kv_heads} key heads"));
         }
         let every = fit("positions of an entry", self.module.states[entries.index()].every)?;
         let group = heads / kv_heads;

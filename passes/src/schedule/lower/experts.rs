@@ -63,7 +63,10 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let logits = self.operand(op, "logits")?;
         let (Binding::Ids, Rows::Tokens) = (self.meaning(name, self.value_operand(op, "ids")?)?, logits.rows) else {
-            return unsupported_error(name, "ids other than the parameter's; only those are checked");
+            return unsupported_error(
+                name,
+                "token ids that are not the parameter `ids`; only the ids of the parameter are range-checked",
+            );
         };
         let table = self.weight_operand(op, "table");
         let &[rows, top_k] = &self.module.weights[table.index()].shape[..] else {
@@ -104,7 +107,7 @@ impl Lowering<'_> {
         let (name, experts) = (op.kind.row().mnemonic, op.attr("experts").int().unsigned_abs());
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         if !self.routes.contains_key(&ids.buffer) {
-            return unsupported_error(name, "ids that no route gave");
+            return unsupported_error(name, "expert ids that are not the result of a route");
         }
         if self.partial.contains(&ids.buffer) {
             let problem = "ids of some slots only, such as those of a rank's experts: its identity experts are unknown; \
@@ -141,7 +144,7 @@ impl Lowering<'_> {
         let ids = slots.of;
         let whole = slots.count == ids.width && !self.partial.contains(&ids.buffer);
         let Some(&experts) = self.routes.get(&ids.buffer).filter(|_| whole) else {
-            return unsupported_error(name, "some of the ids of a route");
+            return unsupported_error(name, "only some of the expert ids of a route");
         };
         let groups = self.buffer(name, ids.rows, Format::F32, ids.width)?;
         let args = vec![
@@ -174,7 +177,7 @@ impl Lowering<'_> {
             return Ok(rows);
         }
         let Some(&experts) = self.routes.get(&ids.of.buffer) else {
-            return unsupported_error(op, "ids that no route gave");
+            return unsupported_error(op, "expert ids that are not the result of a route");
         };
         if ids.of.rows != Rows::Tokens {
             return unsupported_error(op, "routing of rows other than tokens");
@@ -211,7 +214,7 @@ impl Lowering<'_> {
             return Ok(x);
         }
         if x.rows != Rows::Tokens {
-            return unsupported_error(name, "rows of another routing");
+            return unsupported_error(name, "rows that belong to another routing");
         }
         if let Some(&done) = self.gathered.get(&(x.buffer, bucket)) {
             return Ok(done);
@@ -241,11 +244,11 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (y, ids, bias) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "bias"));
         let Rows::Routed { bucket, .. } = self.routing(name, ids)? else {
-            return unsupported_error(name, "ids that no route gave");
+            return unsupported_error(name, "expert ids that are not the result of a route");
         };
         let experts = self.module.weights[bias.index()].shape.first().copied();
         if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
-            return unsupported_error(name, "rows or biases of another routing");
+            return unsupported_error(name, "rows or biases that belong to another routing");
         }
         self.expect(name, &y, Format::F32, y.width)?;
         let out = self.buffer(name, y.rows, Format::F32, y.width)?;
@@ -265,11 +268,11 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (y, ids, factors) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "s"));
         let Rows::Routed { bucket, .. } = self.routing(name, ids)? else {
-            return unsupported_error(name, "ids that no route gave");
+            return unsupported_error(name, "expert ids that are not the result of a route");
         };
         let experts = self.module.weights[factors.index()].shape.first().copied();
         if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
-            return unsupported_error(name, "rows or factors of another routing");
+            return unsupported_error(name, "rows or factors that belong to another routing");
         }
         self.expect(name, &y, Format::F32, y.width)?;
         let out = self.buffer(name, y.rows, Format::F32, y.width)?;
@@ -297,7 +300,7 @@ impl Lowering<'_> {
             return unsupported_error(op, "slots that are not routed");
         };
         if p.of.rows != Rows::Tokens || p.count != u64::from(top_k) {
-            return unsupported_error(op, "weights of other slots than those of y");
+            return unsupported_error(op, "weights that belong to other slots than the operand y");
         }
         if let Some(residual) = residual {
             self.expect(op, &residual, Format::F32, y.width)?;

@@ -61,7 +61,7 @@ pub(super) fn lower(
     };
     let row = width(&lowering, of.rows);
     if let Some((_, other)) = layers.iter().find(|(layer, _)| width(&lowering, layer.rows) != row) {
-        return Err(wrong(other, "its rows have another width than those of the other layers".to_string()));
+        return Err(wrong(other, "its rows have another width than the rows of the other layers".to_string()));
     }
     let output = Output::Experts { width: fit("width of rows", row / 4)? };
     let mut draft = lowering.draft(context, vocabulary, of.result, output)?;
@@ -115,7 +115,10 @@ impl<'a> Lowering<'a> {
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         let experts = op.attr("experts").int().unsigned_abs();
         if self.given != Some((ids.buffer, p.buffer)) {
-            return unsupported_error(name, "ids and weights other than the parameters; only those are checked");
+            return unsupported_error(
+                name,
+                "expert ids and weights that are not the parameters; only the parameters are checked",
+            );
         }
         if self.routes.insert(ids.buffer, experts).is_some_and(|other| other != experts) {
             return unsupported_error(name, "the same ids for different numbers of experts");

@@ -88,7 +88,10 @@ impl Lowering<'_> {
         if (x.format, x.width) == (format, width) {
             return Ok(());
         }
-        unsupported_error(op, format!("rows of {} {}; expected {width} {format}", x.width, x.format))
+        unsupported_error(
+            op,
+            format!("rows of {} elements in {}; expected {width} elements in {format}", x.width, x.format),
+        )
     }
 
     pub(super) fn label(&self, kind: OpKind, w: WeightId) -> String {

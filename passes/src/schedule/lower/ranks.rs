@@ -24,7 +24,7 @@ impl Lowering<'_> {
     /// Records the rank and the number of ranks of the graph.
     pub(super) fn ranks_begin(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let Type::Token(TokenOwner::Ranks(group)) = self.function.ty(op.results[0]) else {
-            return unsupported_error(op.kind.row().mnemonic, "a token of no group");
+            return unsupported_error(op.kind.row().mnemonic, "a token that does not belong to a group of ranks");
         };
         self.ranks = Some(Ranks { rank: group.rank, ranks: group.ranks, division: self.division });
         Ok(Binding::Token)
@@ -98,7 +98,7 @@ impl Lowering<'_> {
         let (first, experts) = (number("first"), number("experts"));
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         if !self.routes.contains_key(&ids.buffer) {
-            return unsupported_error(name, "ids that no route gave");
+            return unsupported_error(name, "expert ids that are not the result of a route");
         }
         let own = self.buffer("own ids", ids.rows, Format::F32, ids.width)?;
         let weights = self.buffer("own weights", ids.rows, Format::F32, ids.width)?;

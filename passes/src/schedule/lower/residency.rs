@@ -83,7 +83,7 @@ impl Lowering<'_> {
             Some(&group) if self.residency.groups[group as usize].buckets.last() == Some(&bucket) => {
                 Ok(Binding::Chosen(ids))
             }
-            Some(_) | None => unsupported_error(name, "ids that the layer's experts were not requested by"),
+            Some(_) | None => unsupported_error(name, "expert ids with which the layer's experts were not requested"),
         }
     }
 
@@ -111,7 +111,10 @@ impl Lowering<'_> {
             match &work.what {
                 WorkItem::Residency(Step::Request { group, bucket }) => {
                     if open.replace((*group, *bucket)).is_some() {
-                        return unsupported_error("expert.prefetch", "experts requested before others are evicted");
+                        return unsupported_error(
+                            "expert.prefetch",
+                            "experts that are requested before the previously requested experts are evicted",
+                        );
                     }
                 }
                 WorkItem::Residency(Step::Release { group }) => {
@@ -158,7 +161,10 @@ impl Lowering<'_> {
             ["gate", "up", "down"].into_iter().filter_map(|operand| self.opt_weight(op, operand)).collect();
         if let Some(&group) = self.residency.layers.get(&layer) {
             if self.residency.groups[group as usize].weights != weights {
-                return unsupported_error(name, format!("other weights for layer {layer} than before"));
+                return unsupported_error(
+                    name,
+                    format!("other expert weights for layer {layer} than in an earlier prefetch"),
+                );
             }
             return Ok(group);
         }

@@ -308,7 +308,7 @@ mod tests {
         let [(kernel, _)] = &found.kernels[..] else { panic!("{:?}", found.kernels) };
         assert_eq!(kernel.rows, 1);
         let error = tuned("linear format=q6_k_r16 k=256 tile=32 n=8192 shape=gemv").unwrap_err().to_string();
-        assert!(error.contains("no step of the plan runs it"), "{error}");
+        assert!(error.contains("no step of the plan runs the kernel"), "{error}");
     }
 
     #[test]

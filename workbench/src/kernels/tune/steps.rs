@@ -319,7 +319,7 @@ pub(super) fn verdict(row: &Candidate) -> [bool; 2] {
 }
 
 fn not_run(spec: &KernelSpec) -> Error {
-    KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs it".to_owned() }.into()
+    KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs the kernel".to_owned() }.into()
 }
 
 /// Returns whether two specs are of the same product. They may differ in the ops that they add to
