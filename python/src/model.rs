@@ -181,7 +181,10 @@ impl Host {
         if let (Some(wanted), Some(most)) = (dimensions, host.facts().dimensions)
             && (wanted == 0 || wanted > most)
         {
-            return Err(usage(py, &format!("dimensions is {wanted}; vectors of this model have 1 to {most}")));
+            return Err(usage(
+                py,
+                &format!("dimensions is {wanted}; expected 1 to {most}, the length of this model's embedding vectors"),
+            ));
         }
         let inputs = texts.into_iter().map(EmbeddingInput::Text).collect();
         let embeddings = reply(py, |done| host.embed(EmbeddingRequest { inputs, dimensions }, done))?;

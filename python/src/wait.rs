@@ -21,7 +21,9 @@ fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
     let start = || Builder::new_multi_thread().worker_threads(2).thread_name("ixc").enable_all().build();
     // Other threads may start the runtime, which needs no GIL.
     let runtime = py.detach(|| RUNTIME.get_or_init(start).as_ref());
-    runtime.map_err(|error| failure::exception(py, Class::Unavailable, &format!("no threads to wait with: {error}")))
+    runtime.map_err(|error| {
+        failure::exception(py, Class::Unavailable, &format!("cannot start threads that wait for results: {error}"))
+    })
 }
 
 /// Waits for a result, and runs Python's signal handlers meanwhile. An exception of a handler drops

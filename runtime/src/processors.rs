@@ -94,10 +94,10 @@ pub enum PinRefusal {
         others: usize,
     },
     /// Other processes started to use processors later, so threads were unbound.
-    #[error("unbound because other processes use the processors")]
+    #[error("unbound during the run because other processes use the processors")]
     LetGo,
     /// The system returned an error.
-    #[error("the system refused: {0}")]
+    #[error("the system refused to bind threads: {0}")]
     Refused(String),
 }
 

@@ -172,7 +172,7 @@ impl LineRequest {
         let bytes = match &line.bytes {
             Ok(bytes) => bytes,
             Err(count) => {
-                let wrong = format!("it has {count} bytes, and may have {}", max_line_bytes());
+                let wrong = format!("the line has {count} bytes; the limit is {}", max_line_bytes());
                 return LineRequest { id: None, target: Err(wrong) };
             }
         };
@@ -214,8 +214,8 @@ fn target_of(
     } else if defaults.chats {
         let prompt = match fields.shift_remove("prompt") {
             Some(prompt @ Value::String(_)) => prompt,
-            Some(_) => return Err("prompt must be a text, since it is what a user says".to_owned()),
-            None => return Err("it has neither prompt, messages nor body".to_owned()),
+            Some(_) => return Err("prompt must be a text, because it is the message of a user".to_owned()),
+            None => return Err("the request has none of prompt, messages and body; give one of them".to_owned()),
         };
         let system = defaults.system.iter().map(|text| json!({"role": "system", "content": text}));
         let messages = system.chain([json!({"role": "user", "content": prompt})]).collect();
@@ -224,10 +224,10 @@ fn target_of(
     } else if fields.contains_key("prompt") {
         (&COMPLETION, fields, defaults.text_limit)
     } else {
-        return Err("it has neither prompt, messages nor body".to_owned());
+        return Err("the request has none of prompt, messages and body; give one of them".to_owned());
     };
     if body.get("stream").is_some_and(|stream| *stream != false && !stream.is_null()) {
-        return Err("stream: answers of a batch are whole".to_owned());
+        return Err("stream must be false: answers of a batch cannot be streamed".to_owned());
     }
     let is_there = |body: &Map<String, Value>, name: &str| body.get(name).is_some_and(|value| !value.is_null());
     for (name, value) in &defaults.fields {
@@ -329,7 +329,9 @@ impl Answers {
                 // Remove an answer that was interrupted, but refuse text that no batch has written.
                 let common = line.len().min(BEGIN.len());
                 if line[..common] != BEGIN[..common] {
-                    return Err(malformed("it does not begin with the number of a line".to_owned()).into());
+                    return Err(
+                        malformed("the answer does not begin with the number of a request's line".to_owned()).into()
+                    );
                 }
                 break;
             }

@@ -59,7 +59,7 @@ pub fn answer_grammar(
         // reasoning.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
         (Some(None), _) if !matches!(constraint, Constraint::Text(_)) => {
-            return Err("the answer continues the last message, which has begun a call".to_owned());
+            return Err("the answer continues the last message, which has begun a tool call, so its format cannot be constrained".to_owned());
         }
         (_, None) => String::new(),
         (continued, Some(Thinking { begun, open, close })) => {
@@ -90,7 +90,7 @@ pub fn answer_grammar(
             for (i, (name, schema)) in tools.iter().enumerate() {
                 let frame = format.call_frame(name);
                 let frame = frame
-                    .ok_or_else(|| format!("required calls are not supported in the chat format {format_name}"))?;
+                    .ok_or_else(|| format!("required tool calls are not supported in the chat format {format_name}"))?;
                 let Frame { before, after, .. } = &frame;
                 let before = before.iter().map(|part| match part {
                     Word::Text(text) => word(tokenizer, text),
@@ -103,7 +103,7 @@ pub fn answer_grammar(
                 frames.push(frame);
             }
             let Some(Frame { open, close, several: format_allows_several, .. }) = frames.first() else {
-                return Err("there is no tool to call".to_owned());
+                return Err("the request requires a tool call, but names no tool".to_owned());
             };
             let any = (0..tools.len()).map(|i| format!("call{i}")).collect::<Vec<_>>().join(" | ");
             rule("call", &any);

@@ -180,7 +180,7 @@ pub enum Refusal {
         known: String,
     },
     /// There is no memory for the model while other models are used.
-    #[error("there is no memory for {name} while {others} answer; try again later")]
+    #[error("there is no memory for model {name} while requests to {others} run; try again later")]
     NoRoom {
         /// Requested name.
         name: String,
@@ -188,7 +188,7 @@ pub enum Refusal {
         others: String,
     },
     /// The model cannot be loaded.
-    #[error("{name} cannot be loaded: {message}")]
+    #[error("model {name} cannot be loaded: {message}")]
     NotLoaded {
         /// Requested name.
         name: String,
@@ -230,13 +230,13 @@ impl From<GrammarError> for Refusal {
 impl Refusal {
     /// Refuses a request for text to an embedding model.
     pub fn no_text(model: &str) -> Refusal {
-        let message = format!("{model} returns embeddings (/v1/embeddings), not text; use another model");
+        let message = format!("model {model} returns embeddings (/v1/embeddings), not text; use another model");
         Refusal::OtherKind { message, remedy: None }
     }
 
     /// Refuses a request for embeddings to a text model.
     pub fn no_embeddings(model: &str) -> Refusal {
-        let message = format!("{model} returns text, not embeddings; use an embedding model");
+        let message = format!("model {model} returns text, not embeddings; use an embedding model");
         Refusal::OtherKind { message, remedy: Some(Remedy::ServeEmbeddings) }
     }
 

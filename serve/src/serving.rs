@@ -402,7 +402,7 @@ impl Host {
     /// [`Refusal::Unsupported`] if the server has no folder for states; nothing is sent then.
     pub fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotSize>) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
-            let message = "sequences are not saved here".to_owned();
+            let message = "saving of sequences is off".to_owned();
             return Err(Refusal::Unsupported { message, remedy: Some(Remedy::SlotFolder) });
         }
         self.submissions.send(Message::Slot(SlotRequest { number, action, done })).map_err(|_| Refusal::Ending)

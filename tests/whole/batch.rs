@@ -135,9 +135,9 @@ fn invalid_batch_lines_get_error_answers() {
         "line 2: the body is a list, must be an object",
         "line 3: the text begins with the byte order mark of UTF-16",
         "temperature is 1001, must be a number",
-        "line 5: stream: answers of a batch are whole",
+        "line 5: stream must be false: answers of a batch cannot be streamed",
         "max_tokens is 1e+99, must be a whole number",
-        "line 7: it has 33554433 bytes, and may have 33554432",
+        "line 7: the line has 33554433 bytes; the limit is 33554432",
         "nothing",
         "line 9: the body has too many values",
     ]) {

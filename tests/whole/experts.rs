@@ -154,7 +154,10 @@ fn invalid_expert_use_records_are_refused() {
             with(&|record| record["chosen"].as_array_mut().unwrap().push(json!([1]))),
             &*format!("{} layers with experts; expected {layers}", layers + 1),
         ),
-        (with(&|record| record["chosen"][1].as_array_mut().unwrap().push(json!(1))), "expert layer 1 has"),
+        (
+            with(&|record| record["chosen"][1].as_array_mut().unwrap().push(json!(1))),
+            "expert layer 1 of the record has",
+        ),
     ] {
         fs::write(&wrong, &text).unwrap();
         for more in [&[][..], &["--memory", "64MiB"]] {

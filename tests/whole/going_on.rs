@@ -84,7 +84,7 @@ fn answer_continues_the_last_assistant_message() {
             "/v1/chat/completions",
             json!({"messages": [user], "continue_final_message": true}),
             "continue_final_message",
-            "a last message of the assistant",
+            "whose last message is from the assistant",
         ),
         (
             "/apply-template",

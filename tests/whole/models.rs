@@ -112,7 +112,10 @@ fn models_share_a_budget() {
     let (status, answer) = ask(&server, "a");
     match status {
         503 => {
-            assert_eq!(answer["error"]["message"], "there is no memory for a while c answer; try again later");
+            assert_eq!(
+                answer["error"]["message"],
+                "there is no memory for model a while requests to c run; try again later"
+            );
             assert_eq!(loaded(&server), ["c"]);
         }
         status => assert_eq!((status, loaded(&server)), (200, vec!["a".to_owned()]), "{answer}"),
@@ -141,7 +144,7 @@ fn unloadable_models_are_reported() {
     let (status, answer) = ask(&server, "b");
     assert_eq!((status, answer["error"]["type"].as_str()), (500, Some("server_error")), "{answer}");
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.starts_with("b cannot be loaded: b.gguf: "), "{answer}");
+    assert!(message.starts_with("model b cannot be loaded: b.gguf: "), "{answer}");
     assert!(!message.contains(folder.to_str().unwrap()) && !message.contains('/'), "{answer}");
     assert_eq!(ask(&server, "a").0, 200);
     let a = folder.join("a.gguf");

@@ -391,7 +391,7 @@ fn inconsistent_expert_plans_are_refused() {
         ("layers: expected consecutive parts of the steps", &|plan| plan.expert_layers[0].steps = u32::MAX),
         ("layers: expected all of the steps", &|plan| plan.expert_layers.truncate(1)),
         ("layers: expected no states", &|plan| plan.states.push(State::paged("kv", 1, 32, 32))),
-        ("expected expert layers", &|plan| plan.output = Output::Hidden { width: 32, pooling: None, unit: true }),
+        ("expected only expert layers", &|plan| plan.output = Output::Hidden { width: 32, pooling: None, unit: true }),
         ("a number and ids that no other layer has", &|plan| plan.expert_layers[1].layer = plan.expert_layers[0].layer),
         ("expected a number and ids", &|plan| plan.expert_layers[1].ids = plan.expert_layers[0].ids),
         ("expected rows of the plan's width", &|plan| plan.expert_layers[0].rows = plan.expert_layers[0].ids),

@@ -446,7 +446,7 @@ fn hostile_plans_of_ranks_are_refused() {
     refused(file, "found 1 ranks; the plan is for 2");
     let mut file = layers();
     std::mem::swap(&mut file.plan, &mut file.other_ranks[0]);
-    refused(file, "the file has a plan of rank 1 in place of rank 0");
+    refused(file, "the file has the plan of rank 1; expected the plan of rank 0");
     let mut file = experts();
     change(&mut file.plan, |exchange| match exchange {
         Exchange::Sum { part, .. } => {

@@ -9,7 +9,7 @@ use crate::streaming::store::EvictionResult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvictError {
     /// All experts are in memory or in mapped files.
-    #[error("cannot evict experts: they are not streamed, so there is no cache")]
+    #[error("cannot evict experts: they are not streamed from the drive, so there is no expert cache")]
     NotStreamed,
     /// The layer does not exist.
     #[error("there is no expert layer {layer}; expert layers are numbered from 0 to {}", layers.saturating_sub(1))]

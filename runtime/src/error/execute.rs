@@ -36,7 +36,7 @@ pub enum ExecuteError {
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The plan is that of one rank of several, but there is no connection to the other ranks.
-    #[error("the plan is the part of a rank, and there is no connection to the other ranks")]
+    #[error("the plan is the part of one rank, but there is no connection to the other ranks")]
     NoRanks,
     /// The step exceeded its time limit.
     #[error("the step exceeded its time limit of {} s", limit.as_secs_f64())]

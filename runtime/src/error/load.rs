@@ -30,7 +30,7 @@ pub enum LoadError {
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The plan has only expert layers, but a whole model is requested.
-    #[error("the plan has expert layers, which run on their own; expected the steps of a model")]
+    #[error("the plan has only expert layers without a model; expected the steps of a whole model")]
     NoSteps,
     /// Threads or memory cannot be placed on NUMA nodes as requested.
     #[error(transparent)]
@@ -39,13 +39,13 @@ pub enum LoadError {
     #[error(transparent)]
     Ranks(#[from] RanksError),
     /// Another plan cannot run in a loaded engine, because its weights, states or rows differ.
-    #[error("{}", if *streamed { "streamed experts belong to one plan; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
+    #[error("{}", if *streamed { "streamed experts belong to the plan that loaded them; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
     OtherPlan {
         /// Whether the reason is that the engine streams experts.
         streamed: bool,
     },
     /// The plan is that of a whole model, but separate expert layers are requested.
-    #[error("the plan has the steps of a model; expected expert layers, which run on their own")]
+    #[error("the plan has the steps of a whole model; expected only expert layers without a model")]
     NoLayers,
     /// The kernel verifier refuses a kernel of the plan.
     #[error("the plan is malformed: kernel {kernel:?}: {source}")]
@@ -294,7 +294,7 @@ impl LoadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OtherExperts {
     /// The number of layers differs.
-    #[error("it has {found} layers with experts; expected {expected}")]
+    #[error("the record has {found} layers with experts; expected {expected}")]
     Layers {
         /// Number of layers in the counts.
         found: usize,
@@ -302,7 +302,7 @@ pub enum OtherExperts {
         expected: usize,
     },
     /// The number of experts of a layer differs.
-    #[error("expert layer {layer} has {found} experts; expected {expected}")]
+    #[error("expert layer {layer} of the record has {found} experts; expected {expected}")]
     Experts {
         /// Index of the layer among the layers with experts.
         layer: usize,

@@ -8,7 +8,7 @@ use ixc_transport::TransportError;
 pub enum RanksError {
     /// The number of running ranks, or of plans in the file, differs from the plan's number of
     /// ranks.
-    #[error("found {found} ranks; the plan is for {expected}")]
+    #[error("found {found} ranks; the plan is for {expected} ranks")]
     Count {
         /// Number of running ranks, or of plans in the file.
         found: u64,
@@ -24,7 +24,7 @@ pub enum RanksError {
         max: usize,
     },
     /// The plans in the file are not in the order of their ranks.
-    #[error("the file has a plan of rank {found} in place of rank {expected}")]
+    #[error("the file has the plan of rank {found}; expected the plan of rank {expected}")]
     Order {
         /// Rank of the plan at this position.
         found: u32,

@@ -235,7 +235,7 @@ impl Drive {
         match reported.recv() {
             Ok(Ok(report)) => Ok(Drive { queue: Arc::clone(queue), thread: Some(thread), finished, report }),
             Ok(Err(why)) => Err(StreamError::Closed { why }),
-            Err(_) => Err(StreamError::Closed { why: "it ended before it began".into() }),
+            Err(_) => Err(StreamError::Closed { why: "the reading thread ended before it began to read".into() }),
         }
     }
 

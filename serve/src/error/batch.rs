@@ -8,7 +8,7 @@ use ixc_failure::{Class, Remedy};
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     /// Another program writes to the file.
-    #[error("{}: another batch writes to it", path.display())]
+    #[error("{}: another batch is writing to this file; wait until it ends, or name another file", path.display())]
     Busy {
         /// Output file of the batch, with its answers.
         path: PathBuf,

@@ -194,7 +194,11 @@ fn user_messages(
                 let (tool_call_id, name) = (Some(id.to_owned()), tool_names.get(id).cloned());
                 messages.push(Message { tool_call_id, name, ..Message::new("tool", content) });
             }
-            _ => return Err(format!(".content[{i}] is neither text nor tool_result; others are not supported")),
+            _ => {
+                return Err(format!(
+                    ".content[{i}] is neither text nor tool_result; other types of blocks are not supported"
+                ));
+            }
         }
     }
     // A message with only tool results adds no user message.
@@ -239,7 +243,11 @@ fn assistant_message(blocks: &[Value], tool_names: &mut HashMap<String, String>)
                 tool_names.insert(id.clone(), name.clone());
                 message.tool_calls.push(ToolCall { id, name, arguments });
             }
-            _ => return Err(format!(".content[{i}] is neither text, thinking nor tool_use; others are not supported")),
+            _ => {
+                return Err(format!(
+                    ".content[{i}] is neither text, thinking nor tool_use; other types of blocks are not supported"
+                ));
+            }
         }
     }
     message.reasoning = (!reasoning.is_empty()).then_some(reasoning);

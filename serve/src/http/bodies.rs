@@ -63,11 +63,12 @@ impl Bodies {
         match tokio::time::timeout(self.time, self.collect(body, &waits_for_room)).await {
             Ok(read) => read,
             Err(_) if waits_for_room.into_inner() => {
-                let wrong = HttpError::invalid(None, "other bodies take all room; try again later");
+                let wrong =
+                    HttpError::invalid(None, "the bodies of other requests use all memory for bodies; try again later");
                 Err(wrong.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"))
             }
             Err(_) => {
-                let wrong = HttpError::invalid(None, "the body did not come in time");
+                let wrong = HttpError::invalid(None, "the body of the request did not arrive in time");
                 Err(wrong.with_status(StatusCode::REQUEST_TIMEOUT, "invalid_request_error"))
             }
         }
@@ -132,7 +133,7 @@ mod tests {
         let read = async |length: usize| bodies.read(Body::from(vec![b' '; length]), None).await;
         let (one, two) = (read(MIB).await.unwrap(), read(MIB).await.unwrap());
         let refused = read(SMALL_BODY + 1).await.unwrap_err();
-        assert!(refused.message().contains("take all room"), "{refused:?}");
+        assert!(refused.message().contains("use all memory for bodies"), "{refused:?}");
         assert_eq!(read(SMALL_BODY).await.unwrap().bytes.len(), SMALL_BODY);
         drop(two);
         assert!(read(MIB).await.is_ok());

@@ -121,7 +121,7 @@ pub(crate) async fn serve(
     let _ = tokio::time::timeout(LAST_REQUESTS, are_closed).await;
     let _ = stop.send(true);
     if tokio::time::timeout(options.drain, limit.wait_until_empty()).await.is_err() {
-        tracing::warn!("connections were closed because they did not end in time");
+        tracing::warn!("connections were closed because their requests did not end in time");
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, O
     if !is_wanted.unwrap_or(last.is_some() && begins != Some(true)) {
         return Ok((begins.unwrap_or(true), None));
     }
-    let Some(last) = last else { return Err(wrong(" needs a last message of the assistant")) };
+    let Some(last) = last else { return Err(wrong(" needs a conversation whose last message is from the assistant")) };
     if begins == Some(true) {
         return Err(wrong(
             " and add_generation_prompt cannot both be true: the first continues the last message, the second begins a new one",
@@ -131,7 +131,7 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(_) => Err(wrong(&format!(".{name} must be a text"))),
     };
-    let role = text("role")?.ok_or_else(|| wrong(" has no role"))?;
+    let role = text("role")?.ok_or_else(|| wrong(" has no role; expected a role such as user or assistant"))?;
     // Templates write the role as their own text, so names of control tokens in it would become
     // those tokens.
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
@@ -249,7 +249,7 @@ mod tests {
                 &[said("a", "")][..],
                 "the first continues the last message, the second begins",
             ),
-            (json!({next: true}), &[user()], "needs a last message of the assistant"),
+            (json!({next: true}), &[user()], "needs a conversation whose last message is from the assistant"),
             (json!({next: 1}), &[user()], "must be true, false, \"content\" or"),
             (json!({next: "reasoning_content"}), &[said("a", "b")], "has content after its reasoning"),
             (json!({}), &two, "messages[1] and the message before it are both from the assistant"),

@@ -96,78 +96,82 @@ const METRICS: &[Metric] = &[
     metric(
         "prompt_tokens_total",
         Counter(|model| Some(model.status.prompt_tokens as f64)),
-        "Tokens of prompts that were computed.",
+        "Prompt tokens that the model computed.",
     ),
     metric(
         "prompt_tokens_cached_total",
         Counter(|model| Some(model.status.reused_tokens as f64)),
-        "Tokens of prompts that were held already, or kept.",
+        "Prompt tokens that were reused from a sequence or from the prompt cache.",
     ),
-    metric("prompt_seconds_total", Counter(|model| Some(model.status.prompt_seconds)), "Time of steps with prompts."),
     metric(
-        "tokens_predicted_total",
-        Counter(|model| Some(model.status.generated_tokens as f64)),
-        "Tokens that were made.",
+        "prompt_seconds_total",
+        Counter(|model| Some(model.status.prompt_seconds)),
+        "Time of steps that computed prompt tokens.",
     ),
+    metric("tokens_predicted_total", Counter(|model| Some(model.status.generated_tokens as f64)), "Generated tokens."),
     metric(
         "tokens_predicted_seconds_total",
         Counter(|model| Some(model.status.decode_seconds)),
-        "Time of the other steps.",
+        "Time of steps without prompt tokens.",
     ),
     metric(
         "spec_decode_num_drafts_total",
         Counter(|model| Some(model.status.drafts as f64)),
-        "How often tokens of a request were guessed and computed.",
+        "Number of drafts: groups of draft tokens of a request that a step verified.",
     ),
     metric(
         "spec_decode_num_draft_tokens_total",
         Counter(|model| Some(model.status.drafted_tokens as f64)),
-        "Tokens that were guessed and computed.",
+        "Draft tokens that steps verified.",
     ),
     metric(
         "spec_decode_num_accepted_tokens_total",
         Counter(|model| Some(model.status.accepted_tokens as f64)),
-        "Those of them that were made.",
+        "Draft tokens that were accepted.",
     ),
     metric(
         "prompt_tokens_seconds",
         Gauge(|model| per(model.status.prompt_tokens as f64, model.status.prompt_seconds)),
-        "Tokens of prompts a second, on average since the model was loaded.",
+        "Computed prompt tokens per second, on average since the model was loaded.",
     ),
     metric(
         "predicted_tokens_seconds",
         Gauge(|model| {
             per(model.status.generated_tokens as f64, model.status.prompt_seconds + model.status.decode_seconds)
         }),
-        "Tokens made a second, on average since the model was loaded.",
+        "Generated tokens per second, on average since the model was loaded.",
     ),
     metric("n_decode_total", Counter(|model| Some(model.status.steps as f64)), "Steps."),
     metric("n_rows_total", Counter(|model| Some(model.status.rows as f64)), "Rows of all steps."),
     metric(
         "n_busy_slots_per_decode",
         Gauge(|model| per(model.status.busy_slots as f64, model.status.steps as f64)),
-        "Sequences with a request, on average of all steps.",
+        "Mean number of sequences with a request in a step.",
     ),
     metric(
         "n_tokens_max",
         Gauge(|model| Some(model.status.max_slot_tokens as f64)),
-        "Most tokens that a sequence has held.",
+        "Max number of tokens that a sequence has held.",
     ),
-    metric("iteration_tokens_total", Of::Histogram(|s| &s.distributions.rows), "Rows of a step: its batch."),
+    metric(
+        "iteration_tokens_total",
+        Of::Histogram(|s| &s.distributions.rows),
+        "Number of rows of a step, which is its batch size.",
+    ),
     metric(
         "states_bytes",
         Gauge(|model| Some((model.status.states.own + model.status.states.shared) as f64)),
-        "Memory of what sequences hold, shared pages once.",
+        "Memory of the states of sequences; shared pages count once.",
     ),
     metric(
         "states_shared_bytes",
         Gauge(|model| Some(model.status.states.shared as f64)),
-        "Pages of it that several sequences share.",
+        "Memory of pages of states that several sequences share.",
     ),
     metric(
         "states_saved_bytes",
         Gauge(|model| Some(model.status.states.unshared.saturating_sub(model.status.states.shared) as f64)),
-        "What it would be more if nothing was shared.",
+        "Memory that sharing of pages between sequences saves.",
     ),
     metric(
         "sequence_copies_total",
@@ -177,16 +181,20 @@ const METRICS: &[Metric] = &[
     metric(
         "sequence_whole_copies_total",
         Counter(|model| Some(model.status.states.whole_copies as f64)),
-        "Those of them that share no pages.",
+        "Sequences that began as a copy of another and share no pages with it.",
     ),
-    metric("requests_processing", Gauge(|model| Some(model.status.active as f64)), "Requests that are worked on."),
-    metric("requests_deferred", Gauge(|model| Some(model.status.waiting as f64)), "Requests that wait."),
-    metric("requests_ended_total", Counter(|model| Some(model.status.ended as f64)), "Requests that ended."),
+    metric("requests_processing", Gauge(|model| Some(model.status.active as f64)), "Requests in progress."),
+    metric("requests_deferred", Gauge(|model| Some(model.status.waiting as f64)), "Requests that wait in the queue."),
+    metric(
+        "requests_ended_total",
+        Counter(|model| Some(model.status.ended as f64)),
+        "Requests that ended without an error.",
+    ),
     metric("requests_failed_total", Counter(|model| Some(model.status.failed as f64)), "Requests that failed."),
     metric(
         "requests_cancelled_total",
         Counter(|model| Some(model.status.cancelled as f64)),
-        "Requests whose client went away.",
+        "Requests whose client disconnected.",
     ),
     metric(
         "request_success_total",
@@ -199,17 +207,17 @@ const METRICS: &[Metric] = &[
                 ("error", |model| Some(model.status.failed as f64)),
             ],
         ),
-        "Requests that are over, by why.",
+        "Finished requests by the reason of their end.",
     ),
     metric(
         "request_queue_time_seconds",
         Of::Histogram(|s| &s.distributions.queued),
-        "Time from a request until it was worked on.",
+        "Time from the arrival of a request to the start of its computation.",
     ),
     metric(
         "time_to_first_token_seconds",
         Of::Histogram(|s| &s.distributions.first_token),
-        "Time from a request to its first token.",
+        "Time from the arrival of a request to its first token.",
     ),
     metric(
         "inter_token_latency_seconds",
@@ -219,12 +227,12 @@ const METRICS: &[Metric] = &[
     metric(
         "e2e_request_latency_seconds",
         Of::Histogram(|s| &s.distributions.whole),
-        "Time from a request to its end, of those that ended.",
+        "Time from the arrival of a request to its end, for requests that ended without an error.",
     ),
     metric(
         "kv_cache_tokens",
         Gauge(|model| Some(model.status.slots.iter().map(|slot| slot.cached_tokens as f64).sum())),
-        "Tokens that sequences hold.",
+        "Number of tokens that all sequences hold.",
     ),
     metric(
         "kv_cache_usage_perc",
@@ -232,17 +240,17 @@ const METRICS: &[Metric] = &[
             let held = s.slots.iter().map(|slot| slot.cached_tokens as f64).sum::<f64>();
             per(held, (s.slots.len() * facts.context) as f64)
         }),
-        "The part of all positions that sequences hold, 0 to 1.",
+        "Used part of the positions of all sequences, 0 to 1.",
     ),
     metric(
         "prompt_cache_memory_bytes",
         Gauge(|model| Some(model.status.prompt_cache_memory as f64)),
-        "What is kept of prompts in memory.",
+        "Bytes of the prompt cache in memory.",
     ),
     metric(
         "prompt_cache_folder_bytes",
         Gauge(|model| Some(model.status.prompt_cache_folder as f64)),
-        "What is kept of prompts in the folder.",
+        "Bytes of the prompt cache in its folder.",
     ),
     metric(
         "expert_hits_total",
@@ -252,7 +260,7 @@ const METRICS: &[Metric] = &[
     metric(
         "expert_foreseen_total",
         Counter(|model| experts(model, |e| e.foreseen as f64)),
-        "Those of them that had been read ahead.",
+        "Streamed experts that were in memory when they were needed because they had been read ahead.",
     ),
     metric(
         "expert_late_total",
@@ -267,23 +275,23 @@ const METRICS: &[Metric] = &[
     metric(
         "expert_stall_seconds_total",
         Counter(|model| experts(model, |e| e.stall_seconds)),
-        "Time that threads waited for experts, all threads together.",
+        "Time for which threads waited for streamed experts, summed over the threads.",
     ),
     metric("drive_reads_total", Counter(|model| experts(model, |e| e.reads as f64)), "Reads of experts."),
     metric(
         "drive_read_bytes_total",
         Counter(|model| experts(model, |e| e.read_bytes as f64)),
-        "Bytes that were read of experts.",
+        "Bytes of experts that were read.",
     ),
     metric(
         "drive_busy_seconds_total",
         Counter(|model| experts(model, |e| e.busy_seconds)),
-        "Time with a read outstanding.",
+        "Time with at least one outstanding read of an expert.",
     ),
     metric(
         "rank_exchanges_total",
         RankCounter(|rank| rank.exchanged.exchanges as f64),
-        "Exchanges with other ranks in steps.",
+        "Number of exchanges with other ranks in steps.",
     ),
     metric(
         "rank_messages_total",
@@ -298,7 +306,7 @@ const METRICS: &[Metric] = &[
     metric(
         "rank_wait_seconds_total",
         RankCounter(|rank| rank.exchanged.waited.as_secs_f64()),
-        "Time of a rank in exchanges: until the others arrived, and until all bytes had.",
+        "Time of a rank in exchanges: waiting for the other ranks, and for all bytes to arrive.",
     ),
     metric("rank_memory_bytes", RankGauge(|rank| rank.memory_bytes as f64), "Resident memory of a rank's process."),
     metric(

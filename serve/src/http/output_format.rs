@@ -44,7 +44,7 @@ pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> 
     for FormatField { name, read } in FORMATS {
         let Some(found) = fields.get(name).map(|value| read(name, value)).transpose()?.flatten() else { continue };
         if let Some((other, _)) = constraint {
-            let wrong = format!("{other} and {name}: only one can be followed");
+            let wrong = format!("{other} and {name} both constrain the answer; give only one of them");
             return Err(HttpError::invalid(Some(name), wrong));
         }
         constraint = Some((name, found));
@@ -158,7 +158,7 @@ fn structured_outputs(name: &'static str, value: &Value) -> Result<Option<Constr
             }
         };
         if constraint.is_some() && found.is_some() {
-            return Err(wrong(" has several forms, and only one can be followed".to_owned()));
+            return Err(wrong(" has several constraints; give only one of them".to_owned()));
         }
         constraint = constraint.or(found);
     }

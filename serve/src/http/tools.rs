@@ -122,9 +122,10 @@ impl Tools {
             Some(Constraint::Calls { tools, several, otherwise })
         };
         match form {
-            Some(Constraint::Text(_)) if self.is_required => {
-                Err(wrong(CHOICE, "tool_choice and a grammar for the whole answer: only one can be followed"))
-            }
+            Some(Constraint::Text(_)) if self.is_required => Err(wrong(
+                CHOICE,
+                "tool_choice and a grammar for the whole answer cannot be combined; give only one of them",
+            )),
             // Content is not allowed with required calls.
             _ if self.is_required => Ok(calls(None)),
             Some(form @ (Constraint::Json(_) | Constraint::Regex(_))) if !self.callable_tools.is_empty() => {

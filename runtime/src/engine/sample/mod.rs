@@ -75,7 +75,7 @@ pub enum SampleError {
         value: f32,
     },
     /// The mask of allowed tokens allows no token.
-    #[error("no token is allowed")]
+    #[error("no token is allowed: the grammar and the settings of the sampler exclude all tokens")]
     NothingAllowed,
     /// The softmax kernel failed.
     #[error(transparent)]

@@ -153,7 +153,7 @@ impl Auto {
             Phase::Using(strategy) if self.comparison.is_none() => format!("beginning with {strategy}"),
             Phase::Using(strategy) => format!("using {strategy}"),
             Phase::Resting if self.rest == 1 => "measuring after the first tokens".to_string(),
-            Phase::Resting => "prediction does not pay".to_string(),
+            Phase::Resting => "prediction of experts does not make decode faster".to_string(),
         };
         match self.comparison {
             Some((strategy, without, with)) => {
@@ -179,12 +179,14 @@ impl Auto {
             Measurement::Nothing { early } => {
                 let router = name(Strategy::EarlyRouter);
                 let (chosen, lost, why) = match early {
-                    true => {
-                        (router, NO_PREDICTION.to_owned(), "they miss most, and early routers seldom cost anything")
-                    }
+                    true => (
+                        router,
+                        NO_PREDICTION.to_owned(),
+                        "most experts are missed in the first tokens, and early routers seldom cost time",
+                    ),
                     false => (NO_PREDICTION.to_owned(), router, "the plan has no early routers"),
                 };
-                let later = "it has no data before them, and is measured after them";
+                let later = "this predictor has no data before the first tokens, and is measured after them";
                 let learn = [Strategy::Previous, Strategy::Frequency].map(|other| (name(other), later.to_owned()));
                 let chosen = format!("{chosen} for the first {FIRST} tokens");
                 let rejected = [(lost, why.to_owned())].into_iter().chain(learn).collect();

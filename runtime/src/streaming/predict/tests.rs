@@ -131,7 +131,7 @@ fn a_prompt_ends_a_measurement() {
         token(&mut lost, 9);
     }
     lost.interrupt();
-    assert!(lost.current().is_none() && lost.explain().contains("does not pay"), "{}", lost.explain());
+    assert!(lost.current().is_none() && lost.explain().contains("does not make decode faster"), "{}", lost.explain());
     let mut without = Predictions::new(StrategyChoice::Auto, 1).without_early_routers();
     for token in 0..FIRST + 1 {
         assert_eq!((without.current(), without.explain().contains("first tokens")), (None, token < FIRST));
