@@ -244,7 +244,7 @@ pub(crate) struct Buffer<T> {
 impl<T: Copy> Buffer<T> {
     /// Checks a buffer, and the pointer to the number of elements.
     pub fn new(what: &'static str, at: *mut T, capacity: usize, length: *mut usize) -> Result<Buffer<T>, Failure> {
-        let length = Place::new("the pointer for the number of elements", length)?;
+        let length = Place::new("the pointer for the length", length)?;
         match (at.is_null(), at.is_aligned()) {
             (true, _) if capacity > 0 => Err(Failure::usage(format!("{what} is NULL, but its capacity is not 0"))),
             (false, false) => Err(misaligned_failure(what, at.cast_const())),

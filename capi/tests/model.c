@@ -106,7 +106,7 @@ static void check_texts(const ixc_model *model) {
     FAILS(ixc_tokenize(model, PROMPT, IXC_TERMINATED - 1, 0, tokens, 64, &count), IXC_USAGE, "than memory can hold");
     FAILS(ixc_tokenize(model, PROMPT, IXC_TERMINATED, 0, NULL, 64, &count), IXC_USAGE, "tokens is NULL");
     FAILS(ixc_tokenize(model, PROMPT, IXC_TERMINATED, 0, tokens, 64, NULL), IXC_USAGE, "length is NULL");
-    FAILS(ixc_tokenize(model, PROMPT, IXC_TERMINATED, 1u << 31, tokens, 64, &count), IXC_USAGE, "mean nothing here");
+    FAILS(ixc_tokenize(model, PROMPT, IXC_TERMINATED, 1u << 31, tokens, 64, &count), IXC_USAGE, "are not defined for this function");
     FAILS(ixc_tokenize(model, PROMPT, IXC_TERMINATED, 0, (uint32_t *)((char *)tokens + 1), 4, &count), IXC_USAGE, "multiple of 4");
     tokens[0] = UINT32_MAX;
     FAILS(ixc_detokenize(model, tokens, 1, 0, text, 64, &bytes), IXC_DATA, "4294967295");
@@ -200,7 +200,7 @@ static void check_generation(ixc_model *model, const char *folder) {
     OK(ixc_generation_stats(generation, &stats));
     CHECK(stats.prompt_tokens == count && stats.computed_tokens == count && stats.generated_tokens == 12);
     ixc_call call = {.size = sizeof call};
-    FAILS(ixc_generation_call(generation, 0, &call), IXC_USAGE, "no call 0");
+    FAILS(ixc_generation_call(generation, 0, &call), IXC_USAGE, "no tool call 0");
     ixc_generation_free(generation);
 
     /* The state goes to a file, and another prompt replaces it in the model. */
@@ -272,7 +272,7 @@ static void check_generation(ixc_model *model, const char *folder) {
     how.grammar = NULL, how.json_schema = "{";
     FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "not JSON");
     how.json_schema = NULL, how.flags = IXC_ADD_BOS;
-    FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "mean nothing here");
+    FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "are not defined for this function");
     how.flags = 0, how.reserved = 1;
     FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "reserved");
     how.reserved = 0, how.stop_count = 1;
@@ -305,7 +305,7 @@ static void check_steps(ixc_model *model, const char *folder) {
     ixc_sequence *one, *two, *three;
     OK(ixc_sequence_new(model, &one));
     OK(ixc_sequence_new(model, &two));
-    FAILS(ixc_sequence_new(model, &three), IXC_USAGE, "set sequences");
+    FAILS(ixc_sequence_new(model, &three), IXC_USAGE, "set a larger `sequences`");
 
     uint32_t outputs[] = {0, (uint32_t)count - 1};
     ixc_addition addition = {one, prompt, count, outputs, 2};
@@ -472,7 +472,7 @@ int main(int count, char **arguments) {
     if (count != 4 || ixc_abi_version() != IXC_ABI_VERSION || strcmp(ixc_error(), "") != 0) return 2;
     const char *path = arguments[1], *target = arguments[2], *folder = arguments[3];
     CHECK(strchr(ixc_library_version(), '.') != NULL);
-    FAILS(ixc_set_log(6, count_message, &messages), IXC_USAGE, "no level 6");
+    FAILS(ixc_set_log(6, count_message, &messages), IXC_USAGE, "no log level 6");
     OK(ixc_set_log(IXC_LOG_DEBUG, count_message, &messages));
     ixc_model_options options = {.size = sizeof options, .target = target, .threads = 2, .context = 512, .sequences = 2};
     ixc_model *model;

@@ -77,7 +77,7 @@ int main(int count, char **arguments) {
         free(rows), free(sums), free(halves), free(weights), free(ids), free(same);
     }
     if (refused(ixc_moe_submit(moe, 9999, IXC_F32, &all, NULL, NULL, 1) == NULL, "no routed experts")) return 1;
-    if (refused(ixc_moe_submit(moe, layers[0].layer, (ixc_type)7, &all, NULL, NULL, 1) == NULL, "no type 7")) return 1;
+    if (refused(ixc_moe_submit(moe, layers[0].layer, (ixc_type)7, &all, NULL, NULL, 1) == NULL, "no element type 7")) return 1;
     if (refused(ixc_moe_submit(moe, layers[0].layer, IXC_F32, NULL, NULL, NULL, 1) == NULL, "rows is NULL")) return 1;
     if (refused(ixc_moe_submit(NULL, 0, IXC_F32, NULL, NULL, NULL, 0) == NULL, "moe is NULL")) return 1;
     if (refused(ixc_moe_open(NULL, NULL) == NULL, "path is NULL")) return 1;

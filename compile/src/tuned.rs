@@ -461,7 +461,10 @@ mod tests {
             TunedFile::from_path(&path).unwrap_err().to_string()
         };
         assert!(error("").contains("is not a file of tuned choices"));
-        assert!(error(&text.replace("\"version\": 1", "\"version\": 2")).contains("version 2, not ixc-tuned 1"));
+        assert!(
+            error(&text.replace("\"version\": 1", "\"version\": 2"))
+                .contains("version 2; expected ixc-tuned, version 1")
+        );
         assert!(error(&text.replace("gemm/48", "gemm/24")).contains("the file is damaged"));
         assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));
         assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));

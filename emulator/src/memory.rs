@@ -14,7 +14,10 @@
 //! let at = memory.map(Slice::write("x", &mut bytes)).unwrap();
 //! assert_eq!(memory.load::<2>(at + 2).unwrap(), [3, 4]);
 //! memory.store(at, [9]).unwrap();
-//! assert_eq!(memory.load::<2>(at + 3).unwrap_err().to_string(), "load of 2 bytes at byte 3 of buffer `x`, which has 4 bytes");
+//! assert_eq!(
+//!     memory.load::<2>(at + 3).unwrap_err().to_string(),
+//!     "load of 2 bytes at byte 3 of buffer `x`, which has 4 bytes"
+//! );
 //! ```
 //!
 //! Invariant: host memory is accessed only inside a region, and written only if the region is

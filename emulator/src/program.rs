@@ -49,7 +49,8 @@ const FLAGS: [(u8, &str); 7] = [(1, "of"), (2, "sf"), (4, "zf"), (8, "af"), (16,
 /// assert_eq!((u32::from_le_bytes(x), stats.instructions), (42, 3));
 ///
 /// let fault = program.call(&[Slice::write("x", &mut x[..3])], &[]).unwrap_err();
-/// assert_eq!(fault.to_string(), "0x0003 `add dword ptr [rax],7`: load of 4 bytes at byte 0 of buffer `x`, which has 3 bytes");
+/// let said = "load of 4 bytes at byte 0 of buffer `x`, which has 3 bytes";
+/// assert_eq!(fault.to_string(), format!("0x0003 `add dword ptr [rax],7`: {said}"));
 /// ```
 pub struct Program {
     ops: Vec<Op>,

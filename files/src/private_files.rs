@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         private_folder(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o720)).unwrap();
-        assert!(private_folder(&path).unwrap_err().to_string().contains("others can write to it"));
+        assert!(private_folder(&path).unwrap_err().to_string().contains("other users can write to the file or folder"));
         fs::write(path.join("file"), "").unwrap();
         assert!(private_folder(&path.join("file")).is_err());
     }

@@ -542,7 +542,7 @@ mod tests {
         for (text, says) in [
             ("[1]", "must be an object"),
             ("{", "not JSON"),
-            ("{}", "neither prompt"),
+            ("{}", "none of prompt"),
             (r#"{"prompt": "x", "stream": true}"#, "whole"),
             (r#"{"id": [1], "prompt": "x"}"#, "id must be"),
             (r#"{"url": "/metrics", "body": {}}"#, "/v1/chat/completions"),

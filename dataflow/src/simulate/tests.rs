@@ -236,7 +236,7 @@ fn streams_with_the_same_colour_are_refused() {
     assert!(error.to_string().contains("t1 from program 1 (copy 1) and x from the host"), "{error}");
     descriptor.streams[2].colour = 24;
     let error = Machine::new(descriptor).unwrap_err().to_string();
-    assert!(error.contains("colour 24; links have 24"), "{error}");
+    assert!(error.contains("colour 24; links of the grid have 24"), "{error}");
 }
 
 #[test]
