@@ -72,7 +72,10 @@ fn chat_answers_each_line() {
     let answers = run(example("chat"), "What is a trait?\nAnd a lifetime?\n");
     // Tiles round products in another order, so the small model gives other answers.
     let tiles = Target::native().features().has(Feature::AmxTile);
-    insta::assert_snapshot!(if tiles { "chat_answers_each_line_with_tiles" } else { "chat_answers_each_line" }, answers);
+    insta::assert_snapshot!(
+        if tiles { "chat_answers_each_line_with_tiles" } else { "chat_answers_each_line" },
+        answers
+    );
 }
 
 #[test]
