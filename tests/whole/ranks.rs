@@ -588,7 +588,7 @@ fn server_ends_with_its_group() {
     let (model, plan) = (folder.join("model.gguf"), folder.join("plan.ixp"));
     std::fs::copy(demo_model(), &model).unwrap();
     let mut compile = ixc(["compile", "--ranks", "2", "--shard", "layers", "--no-weights", "-o"]);
-    compile.arg(&plan).arg(&model);
+    compile.arg(&plan).arg(&model).args(["--target", target_without_tiles().name()]);
     stdout(compile);
     // For some seconds, the server finishes its answers; in this time, it reports that it is
     // unhealthy.

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::support::server::{Server, completion, end};
-use crate::support::{ixc, scratch, stdout};
+use crate::support::{ixc, scratch, stdout, target_without_tiles};
 
 /// Returns which sandbox features this kernel supports.
 fn support() -> Value {
@@ -85,7 +85,7 @@ fn models_on_request_are_loaded_in_the_sandbox() {
     // The plan is in another folder than its model.
     let plan = scratch("sandbox-plans").join("plan.ixp");
     let mut compile = ixc(["compile", "--no-weights", "-o"]);
-    compile.arg(&plan).arg(crate::support::demo_model());
+    compile.arg(&plan).arg(crate::support::demo_model()).args(["--target", target_without_tiles().name()]);
     stdout(compile);
     let log = folder.join("requests.log");
     let server = Server::for_model(
