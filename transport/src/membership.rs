@@ -124,8 +124,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Leaves the group. This sends the last message of this rank. So ranks that have read it have
-    /// read all of its messages.
+    /// Leaves the group. This sends the last control message of this rank. Its messages on the
+    /// other channel may arrive later ([`Membership::left_before`]).
     ///
     /// # Errors
     /// Fails if the link fails.

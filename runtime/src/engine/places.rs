@@ -14,7 +14,8 @@ use crate::options::EngineOptions;
 use crate::pool::processors;
 use crate::streaming::affinity;
 
-/// Returns the machine's NUMA topology; `None` if the options do not use NUMA nodes.
+/// Returns the machine's NUMA topology; `None` if the run does not use NUMA nodes. With
+/// [`Numa::Auto`], a run uses them if there are several.
 fn topology(options: &EngineOptions) -> Result<Option<Arc<Topology>>, NumaError> {
     if options.numa == Numa::Off {
         return Ok(None);
@@ -49,8 +50,8 @@ pub fn ranks_for(options: &EngineOptions) -> Result<u32, NumaError> {
 /// Returns the options of an engine for a whole model: with homes if the options mirror weights.
 ///
 /// # Errors
-/// Fails if the options divide the model ([`Numa::Cut`]) but the plan has only one rank, or if no
-/// node has processors.
+/// Fails if the options divide the model ([`Numa::Cut`]) and the machine has several nodes, because
+/// the plan has only one rank. Also fails if no node has processors.
 pub(crate) fn of_whole(options: &EngineOptions) -> Result<EngineOptions, LoadError> {
     let mut options = options.clone();
     let Some(topology) = topology(&options)? else { return Ok(options) };

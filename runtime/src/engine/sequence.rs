@@ -71,8 +71,8 @@ impl Engine {
         self.loaded.store.weights.packing() / (self.loaded.pool.threads() as u32).max(1)
     }
 
-    /// Returns the number of matrices that will be packed on first use. A weight with experts
-    /// counts once for each expert.
+    /// Returns the number of matrices that are not packed yet and will be packed on first use. A
+    /// weight with experts counts once for each expert.
     pub fn on_demand_parts(&self) -> u64 {
         self.loaded.store.weights.on_demand_parts()
     }

@@ -49,7 +49,8 @@ pub(crate) struct NamedRegions {
     pub regions: Vec<Region>,
 }
 
-/// Returns the resident bytes of each list of regions. Lists without resident bytes are omitted.
+/// Returns the resident bytes of each list of regions, and its bytes in large pages. Lists without
+/// resident bytes are omitted.
 pub(crate) fn page_use(lists: &[NamedRegions]) -> Vec<PageUse> {
     let mappings = read_system(Path::new("/proc/self/smaps")).map_or_else(Vec::new, |text| mappings(&text));
     let uses = lists.iter().map(|NamedRegions { what, regions }| {

@@ -250,7 +250,7 @@ impl Pool {
         columns.map(|column| column.pages(positions, self.page())).map(|pages| pages.end - pages.start).sum()
     }
 
-    /// Returns whether sharing `bytes` bytes takes less time than a copy.
+    /// Returns whether `bytes` bytes have at least the minimum number of pages for sharing.
     fn is_enough(&self, bytes: u64) -> bool {
         bytes > 0 && bytes >= self.min_pages * self.page() * self.columns.len() as u64
     }

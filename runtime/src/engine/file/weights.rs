@@ -467,8 +467,8 @@ fn pack_blocks(
     Ok((packed, checksums))
 }
 
-/// Packs a weight, and passes its bytes to `give`, in order and in chunks. The bytes are in the
-/// layout that kernels read.
+/// Passes a weight's bytes to `give`, in order and in chunks. The bytes are in the layout that
+/// kernels read. If the stored layout differs, the weight is packed.
 fn chunks(
     weight: &PlanWeight,
     files: &ModelFiles<'_>,

@@ -320,7 +320,7 @@ impl Pass<'_> {
         });
         self.barrier.wait(thread, || {
             self.next_strip.store(0, Ordering::Relaxed);
-            // If the pass has failed, some strips may not be packed.
+            // If the pass has failed or exceeded its time limit, some strips may not be packed.
             if !self.is_over() {
                 self.store.weights.mark_ready(&missing, &self.store.files);
             }

@@ -33,7 +33,7 @@ pub struct Config {
     pub keep: KeptBlocks,
     /// Options of the drive.
     pub drive: DriveOptions,
-    /// Flag that is raised at the deadline of a step, to end waits for blocks.
+    /// Recorder of reads and of the contents of slots, if they are traced.
     pub trace: Option<Arc<Recorder>>,
     /// Flag that ends the waits of a step at its deadline.
     pub stop: StopFlag,
