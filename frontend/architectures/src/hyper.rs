@@ -85,7 +85,8 @@ pub struct Hyper {
     /// RoPE of layers with an attention window, if the file states a window. It is present even if
     /// no layer has the window.
     pub local_rope: Option<Rope>,
-    /// Factors on the residual stream, on slopes of ALiBi and on logits.
+    /// Factors on embeddings, on the outputs of layers and on logits. Also the soft limit of
+    /// logits, and the maximum bias of ALiBi.
     pub scales: Scales,
     /// Ranks and sizes of latent attention (MLA), if the model has it.
     pub mla: Option<Mla>,
@@ -97,7 +98,8 @@ pub struct Hyper {
     pub draft_layers: u64,
 }
 
-/// Factors on the residual stream and on logits. In most models, all factors are 1.
+/// Factors on the residual stream and on logits, the soft limit of logits, and the maximum bias of
+/// ALiBi. In most models, all factors are 1, and there is neither a limit nor a bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scales {
     /// Factor on rows of the embedding table.

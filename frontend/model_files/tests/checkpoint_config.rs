@@ -725,7 +725,8 @@ fn stated_config_values_override_fixed_ones() {
     let unscaled = json!({"rope_parameters": unscaled});
     assert_eq!(ministral(unscaled.clone(), "rope.scaling.original_context_length"), [64.0]);
     assert_eq!(ministral(unscaled, "attention.temperature_scale"), [f64::from(0.1f32)]);
-    // Norms of latent rows have an epsilon of their own, whatever `rms_norm_eps` is.
+    // Norms of latent rows have an epsilon of their own, whatever `rms_norm_eps` is. Only one class
+    // uses `rms_norm_eps` for them, too.
     const LATENT_EPS: &str = "attention.latent_norm_epsilon";
     let flash = |eps: f64| {
         json!({"model_type": "glm4_moe_lite", "rms_norm_eps": eps, "n_routed_experts": 2, "kv_lora_rank": 16,

@@ -39,8 +39,8 @@ pub(crate) struct Compression<'a> {
     pub every: u64,
     /// Number of elements in a row of `kv`.
     pub width: u64,
-    /// Whether a result also covers the previous run. The two halves of a row of `kv` are then
-    /// compressed separately.
+    /// Whether a result also covers the previous run. It is then the mean over the first halves of
+    /// the rows of the previous run, and the second halves of the rows of its own run.
     pub overlap: bool,
 }
 

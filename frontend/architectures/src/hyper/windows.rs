@@ -23,7 +23,8 @@ pub(super) fn windows(keys: &Keys<'_>, context_length: u64) -> Result<(u64, Opti
         None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
     };
     let windows = match keys.defaults.windows {
-        // Files of an architecture with windows may still state a window of 0, which means none.
+        // In an architecture whose window is optional, a file may have no window: its key is 0, or
+        // the key is missing and has no default.
         Some(windows) => Some(windows).filter(|_| window > 0),
         // Files of other architectures have a window if they state one that is smaller than the
         // context.

@@ -62,7 +62,7 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
         b.slice(all, key_length, key_length)?,
         b.slice(all, 2 * key_length, key_length)?,
     ];
-    // The step sizes come from the bias alone, so their input has no effect.
+    // The step sizes come from the bias alone, so their input is 0 for all rows.
     let none = b.heads_sum(q)?;
     let none = b.scale(none, 0.0)?;
     let [decays, steps, skipped] = WEIGHTS.map(name);

@@ -1,8 +1,8 @@
 //! `llama4`: Llama 4. Three of every four layers attend within chunks of positions. They have RoPE,
 //! and then normalise queries and keys without a weight. The fourth layer attends to all positions,
 //! has no RoPE, and multiplies queries by a factor that grows with the position. A router selects
-//! one expert for each token. Its input is the row *times* the sigmoid of its logit. A shared
-//! expert is added.
+//! one expert for each token. The expert's input is the row *times* the sigmoid of the expert's
+//! logit. A shared expert is added.
 //!
 //! ```text
 //! _, w   = route logits {score = sigmoid}      // w: the sigmoid of the highest logit

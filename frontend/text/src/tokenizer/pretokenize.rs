@@ -55,7 +55,8 @@ enum Stage {
     /// Splits matches of the second pattern like `Threes`, except inside of matches of the first
     /// pattern.
     ThreesUnless(&'static str, &'static str),
-    /// Splits a match before every three characters, counted from its end, but not at its ends.
+    /// Splits only before every three characters of a match, counted from its end. Unlike `Threes`,
+    /// it does not split at both ends of a match.
     BeforeThrees(&'static str),
 }
 
