@@ -1,7 +1,8 @@
 //! Identity of files, to detect that an open file was replaced or written to.
 //!
 //! Model files have no checksum, and writes to a mapped file are visible at once. So the metadata
-//! of an open file is compared with its metadata at the time of opening:
+//! of an open file is compared with its metadata at the time of opening. In the second case, the
+//! bytes are unchanged:
 //!
 //! | difference | meaning |
 //! | --- | --- |

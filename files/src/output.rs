@@ -2,9 +2,9 @@
 //! reported early. It is written to a temporary file in the same folder, which is renamed to the
 //! output path when all bytes are on the disk.
 //!
-//! If the file system supports `O_TMPFILE`, the temporary file has no name, so a run that is killed
-//! leaves nothing. Otherwise the temporary file has a random name. An existing file at the output
-//! path is replaced only if it is
+//! If the file system supports `O_TMPFILE`, the temporary file has no name until then, so a run
+//! that is killed leaves nothing. Otherwise the temporary file has a random name. An existing file
+//! at the output path is replaced only if it is
 //!
 //! 1. not an input of the command, under any name or link (no option overrides this), and
 //! 2. a regular file that is empty or of the output's kind, judged by its first bytes. With

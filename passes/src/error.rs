@@ -318,7 +318,7 @@ impl TileError {
 /// Reason why a graph cannot be divided among ranks.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
-    /// A rank that does not exist.
+    /// A rank that is not below the number of ranks, or too many ranks.
     #[error(
         "shard.rank is {rank} of {ranks} ranks; expected a rank below the ranks, which are at most {}",
         Group::MAX_RANKS

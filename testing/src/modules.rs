@@ -4,8 +4,8 @@
 //! Sources are read as text, without comments, literals, and code that is compiled only for tests.
 //! A root file may declare the modules of a folder within an inline module. A path makes an edge if
 //! it begins with `crate` or leaves its module by `super`. The edge goes to the module that the
-//! path names. If the path names a re-export of the crate root, the edge goes to the module that
-//! defines the item.
+//! path names. If the path names a re-export of the crate root, the edge goes to the module in the
+//! path of its `pub use`.
 //!
 //! ```text
 //! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }
@@ -220,7 +220,7 @@ pub(crate) fn declared_modules(text: &str) -> Vec<Vec<String>> {
     declared
 }
 
-/// Returns the names that a crate root re-exports, each with the module that defines it.
+/// Returns the names that a crate root re-exports, each with the first module in its path.
 fn exports(text: &str) -> BTreeMap<String, String> {
     let words = words(text);
     let mut exports = BTreeMap::new();

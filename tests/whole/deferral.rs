@@ -181,7 +181,7 @@ fn plans_with_windows_that_are_wrong_are_refused() {
         ("over the rows of the group's routing", |p| {
             let (at, bucket) = (position(p, 0, REQUEST), position(p, 1, |step| matches!(step, Step::Bucket { .. })));
             p.steps[at] = Step::Request { group: 0, bucket: BucketId(1) };
-            // In this plan, the bucket is filled after the request that needs it.
+            // The bucket is moved, so that it is filled before the request that now needs it.
             let bucket = p.steps.remove(bucket);
             p.steps.insert(position(p, 0, |step| matches!(step, Step::Bucket { .. })) + 1, bucket);
         }),

@@ -124,8 +124,8 @@ fn fused_sums_match_the_manual() {
     for _ in 0..300_000 {
         let [x, y, z] = std::array::from_fn(|_| single(&mut random));
         check([x, y, z]);
-        // The first addend cancels most of the product. With the second, the sum is near a
-        // midpoint.
+        // The first addend cancels most of the product. The second is smaller than the product by
+        // 2^24, and the third larger, so the sum is near a midpoint.
         let product = (f32::from_bits(x) * f32::from_bits(y)).to_bits();
         check([x, y, product ^ 0x8000_0000]);
         check([x, y, product.wrapping_sub(0x0c00_0000)]);

@@ -127,6 +127,7 @@ impl GraphBuilder {
 
     /// Declares a weight that is a whole tensor.
     ///
+    /// # Errors
     /// Fails if the name is taken, or if the rows are not whole blocks of the format.
     pub fn weight(
         &mut self,

@@ -293,7 +293,7 @@ pub struct Plan<K> {
     pub max_tokens: u32,
     /// Context length that the model was trained for.
     pub context_length: u32,
-    /// Number of different tokens.
+    /// Size of the vocabulary: the number of different tokens.
     pub vocabulary: u32,
     /// Model files that contain the weights.
     pub files: Vec<SourceFile>,

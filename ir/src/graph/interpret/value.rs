@@ -118,7 +118,7 @@ pub enum InterpretError {
         op: &'static str,
         /// Rank of the graph.
         rank: u32,
-        /// Number of ranks in the graph.
+        /// Number of ranks, each with its own graph.
         ranks: u32,
     },
     /// The graphs of the ranks do not match.

@@ -314,7 +314,7 @@ impl<'a> Rule<'a> {
         RouteScore::from_word(self.find_attr("score").word()).is_some_and(RouteScore::weighs_by_those_left)
     }
 
-    /// Returns an integer attribute. Fails if it is negative.
+    /// Returns an integer attribute. Fails if it is negative or exceeds `u32::MAX`.
     pub(in crate::graph) fn not_negative(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
             Ok(value) if u32::try_from(value).is_ok() => Ok(value),
