@@ -135,7 +135,7 @@ fn module(folder: &Path, path: &[String], depth: usize, found: &mut BTreeSet<Str
 /// Adds the first name of each path that begins at the crate's root.
 fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     let words = words(text);
-    // `inline` has, for each open inline module, the number of braces that were open before it.
+    // `inline` has, for each open inline module, the number of open braces, including its own.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -197,7 +197,7 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
 /// names of the inline modules around the declaration.
 pub(crate) fn declared_modules(text: &str) -> Vec<Vec<String>> {
     let words = words(text);
-    // Names of the open inline modules, each with the number of braces that were open before it.
+    // Names of the open inline modules, each with the number of open braces, including its own.
     let (mut braces, mut inline, mut declared) = (0usize, Vec::new(), Vec::new());
     for (at, word) in words.iter().enumerate() {
         let name = if at >= 2 && words[at - 2] == "mod" { Some(words[at - 1]) } else { None };

@@ -96,7 +96,8 @@ impl Membership {
         member.is_some_and(|member| now.saturating_duration_since(member.heard) < HEARTBEAT.saturating_mul(3))
     }
 
-    /// Returns whether a rank has left the group so long ago that its last messages have arrived.
+    /// Returns whether a rank has left the group so long ago that its last messages had time to
+    /// arrive.
     pub fn left_before(&self, rank: u32, now: Instant) -> bool {
         let member = self.members.get(rank as usize);
         member.is_some_and(|member| member.has_left && now.saturating_duration_since(member.heard) >= HEARTBEAT)

@@ -29,8 +29,8 @@
 //!
 //! **Writing.** A sequence writes only rows after its position, and shares only pages before its
 //! position, so it never writes to shared pages. If a sequence is truncated inside a run, its pages
-//! after the new end first become private ([`SharedPrefix::cut`]). The block that contains the new
-//! end is copied, and all later bytes become zero.
+//! from the new end on first become private ([`SharedPrefix::cut`]). The block that contains the
+//! new end is copied, and all later bytes become zero.
 //!
 //! If a kernel wrote to a shared page nevertheless, the system would copy the page for this
 //! sequence, because the mapping is private. Other sequences would not change. Each page of the
@@ -243,8 +243,8 @@ impl Pool {
         self.file.page()
     }
 
-    /// Returns the number of bytes of the whole pages that contain a range of positions, in the
-    /// first `columns` columns.
+    /// Returns the number of bytes of the whole pages within a range of positions, in the first
+    /// `columns` columns.
     fn bytes(&self, positions: &Range<u32>, columns: usize) -> u64 {
         let columns = self.columns.iter().take(columns);
         columns.map(|column| column.pages(positions, self.page())).map(|pages| pages.end - pages.start).sum()
