@@ -19,7 +19,7 @@ pub struct Mix {
     pub tile_dot: u32,
     /// Number of other tile instructions.
     pub tile_other: u32,
-    /// Integer products and integer dot products of vectors.
+    /// Number of integer products of vectors, and of dot products of integers or bf16.
     pub dot: u32,
     /// Number of float products and fused multiply-adds.
     pub fma: u32,
@@ -98,7 +98,7 @@ pub struct Block {
     pub bound: Bound,
     /// Share of the cycles in which the tile unit works: 16 cycles for each tile product.
     pub tile_share: f64,
-    /// Share of the cycles that the ports need for the integer and float products alone.
+    /// Cycles of the ports for the integer and float products alone, divided by the cycles.
     pub multiply_share: f64,
 }
 

@@ -41,7 +41,7 @@ macro_rules! classes {
 pub enum Kind {
     /// Tile instructions.
     Tile,
-    /// Integer products and integer dot products of vectors.
+    /// Integer products of vectors, and dot products of integers or bf16.
     Dot,
     /// Fused multiply-adds and products of float vectors.
     Fma,
@@ -248,7 +248,7 @@ impl ClassifiedInstruction<'_> {
         self.with(class, Memory::Write)
     }
 
-    /// Returns integer work whose first operand may be memory, which is then read, written or both.
+    /// Returns integer work whose first operand may be memory, which is then read and written.
     fn int(&self, class: Class) -> Option<Work> {
         if self.to_memory { self.with(class, Memory::Update) } else { self.work(class) }
     }

@@ -164,9 +164,9 @@ pub struct KernelCost {
     pub dims: Vec<i64>,
     /// Cycles if every loop takes the cycles of its bound, and loops run one after the other.
     pub cycles: f64,
-    /// Cycles if, in addition, each loop must finish before any later code starts. Each time a loop
-    /// is entered, the latency of its first iteration is then added. Real cycles are between the
-    /// two numbers.
+    /// Cycles if, in addition, each loop must finish before any later code starts. In an innermost
+    /// loop, the first iteration of each entry then takes at least its latency. In other loops,
+    /// every iteration does. Real cycles are between the two numbers.
     pub cycles_drained: f64,
     /// Cycles that the tile unit takes for all tile products.
     pub tile_cycles: f64,

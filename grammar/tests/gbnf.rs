@@ -25,8 +25,8 @@ fn below(random: &mut Random, count: u64) -> usize {
     (random.bits() % count) as usize
 }
 
-/// Returns a random part. The part names a rule only after it has read a character, so no rule is
-/// left-recursive.
+/// Returns a random part. The part names a rule only after a character was read, so no rule is
+/// left-recursive. `read` states whether the preceding parts read a character.
 fn part(random: &mut Random, rules: usize, depth: u32, read: bool) -> Part {
     let kind = if depth == 0 { below(random, 2) } else { below(random, 6) };
     match kind {

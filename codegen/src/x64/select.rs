@@ -275,7 +275,7 @@ impl Selector<'_> {
         }
     }
 
-    // The following methods manage blocks.
+    // The following methods manage blocks, and compute pointers and sizes in them.
 
     pub(super) fn start(&mut self, block: BlockId) {
         self.f.layout.push(block);

@@ -39,7 +39,8 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
         let state = program.state.and_then(|state| descriptor.states.get(state as usize));
         let fixed = code.saturating_add(state.map_or(0, State::part_bytes));
         let total = |program: &Program| descriptor.instance_bytes(program).total().saturating_add(fixed);
-        // If memory is short, the slices with the longest rows are reduced first.
+        // If memory is short, the slices with the longest rows are the first to get room for fewer
+        // rows.
         for most in [ROWS, 1] {
             while total(program) > available {
                 let widest = program.ports.iter_mut().filter_map(slice_of).filter(|slice| slice.rows > most);

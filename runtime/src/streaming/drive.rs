@@ -87,8 +87,8 @@ pub enum BackendChoice {
     ThreadedReader,
 }
 
-/// Maximum number of outstanding reads at which a read of a predicted block may start. More reads
-/// of 256 KiB keep no drive busier, and a routed block would wait for all of them. On a drive with
+/// Number of outstanding reads below which a read of a predicted block may start. More reads of 256
+/// KiB keep no drive busier, and a routed block would wait for all of them. On a drive with
 /// 400 MB/s, one to four reads gave the same speed. Eight reads made tokens 2 to 4 % slower than
 /// four.
 pub const PREDICTED_DEPTH: usize = 4;
@@ -418,7 +418,8 @@ impl Owner<'_> {
             if let AfterRead::Again = next {
                 state.counters.retries += 1;
                 drop(state);
-                // The piece is read on from `filled`. Its bytes are counted when it is complete.
+                // The piece is read on from `filled`. Its bytes are counted when it is complete or
+                // has failed.
                 self.begin(completion.tag as usize);
                 continue;
             }

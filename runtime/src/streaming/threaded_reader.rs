@@ -142,7 +142,7 @@ fn work(shared: &Shared) {
 /// Reads bytes of a file into the memory of `read`.
 ///
 /// # Safety
-/// The memory is mapped and initialised, and no other code accesses it.
+/// The memory must be mapped and initialised, and no other code may access it.
 unsafe fn read_at(files: &Files, read: &Read) -> Result<u32, i32> {
     // Error number for an unknown file and for errors that have no number from the system.
     const BAD_DESCRIPTOR: i32 = 9;

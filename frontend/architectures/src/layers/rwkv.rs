@@ -1,4 +1,4 @@
-//! Keys that the layers of all RWKV models share.
+//! Keys of RWKV's layers, and the defaults, sizes and checks that all RWKV models share.
 //!
 //! ```text
 //! // elements of a key and of a value; the number of heads is the width divided by this
@@ -40,7 +40,8 @@ pub(crate) fn sizes(keys: &Keys<'_>) -> Result<StateSizes, GgufError> {
     Ok(StateSizes { heads: width / length, key_length: length, value_length: length })
 }
 
-/// Sets the head counts and lengths of each layer, which the usual keys do not state.
+/// Sets the head counts and lengths of each layer. They follow from `wkv.head_size`, and from
+/// `attention.head_count_kv` if the file states it.
 fn set_heads(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     const KEY: &str = "attention.head_count_kv";
     let StateSizes { heads, key_length, value_length } = sizes(keys)?;

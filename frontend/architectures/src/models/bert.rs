@@ -31,7 +31,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| encoder(b, &STYLE),
 };
 
-/// Embeds tokens: adds the rows of the token, of the first token type and of the position.
+/// Embeds tokens: adds the rows of the token, of the first token type (if the file has token types)
+/// and of the position.
 fn embed(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = encoder::embed(b)?;
     add_positions(b, x)

@@ -35,7 +35,7 @@ use super::shards::{Shards, StoredTensor};
 
 /// Number of bits in a word.
 const WORD: u64 = 32;
-/// Number of columns in a block of these formats.
+/// Number of columns in a block of Q4_0, Q4_1 and Q8_0.
 const BLOCK: u64 = 32;
 /// Number of bytes of each tensor of zero points that are checked.
 const CHECKED_BYTES: u64 = 4096;
@@ -87,7 +87,8 @@ impl Scheme {
     /// Formats of compressed-tensors whose weights are integers.
     pub(super) const FORMATS: [&str; 2] = ["pack-quantized", "int-quantized"];
 
-    /// Reads `quantization_config`. Returns `None` if its method does not pack integers.
+    /// Reads `quantization_config`. Returns `None` for other methods, such as compressed-tensors.
+    /// The module `quantisation` reads or refuses these methods.
     ///
     /// # Errors
     /// When a property has an unsupported value.

@@ -26,7 +26,7 @@ pub(super) struct Parts<V: Vector> {
     pub grid: Option<GridParts<V>>,
 }
 
-/// Units of the integer scales and minimums of a part.
+/// Units of the integer scales and minimums, for the part in each lane.
 #[derive(Clone, Copy)]
 pub(super) struct Units<V: Vector> {
     pub d: Lanes<V>,

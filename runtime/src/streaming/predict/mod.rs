@@ -162,11 +162,11 @@ pub struct Tally {
     pub predicted: u64,
     /// Number of predicted experts that the router chose.
     pub right: u64,
-    /// Number of right predictions that were reads: the expert was not in memory and probable
-    /// enough. These are the purpose of predicting.
+    /// Number of right predictions that would have been reads: the expert was not in memory and
+    /// probable enough. These are the purpose of predicting.
     pub useful: u64,
-    /// Number of wrong predictions that were reads: the expert was not in memory and probable
-    /// enough.
+    /// Number of wrong predictions that would have been reads: the expert was not in memory and
+    /// probable enough.
     pub useless: u64,
     /// Bytes of the useless reads.
     pub wasted_bytes: u64,

@@ -104,7 +104,7 @@ pub(super) static ROWS: &[Family] = &[
 ];
 
 /// Rules for Falcon-H1, which has attention and a state space in parallel. The model's factors are
-/// multiplied into the matrices.
+/// multiplied into the matrices, as in GGUF files.
 static FALCON_H1: &[Rule] = &[
     rule("model.embed_tokens", "token_embd", embedding),
     rule("model.final_layernorm", "output_norm", plain),
