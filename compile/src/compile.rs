@@ -470,8 +470,8 @@ pub fn run_passes(model: &Model, options: &CompileOptions, ir: Ir, passes: &[&st
 /// Returns a model's graph after all passes.
 ///
 /// # Errors
-/// Fails if more experts are deferred than each token has, or if there are no experts. Any other
-/// error of a pass is a bug, since architectures build verified graphs.
+/// Fails if all experts of a token would be deferred, or if there are no experts to defer. Any
+/// other error of a pass is a bug, since architectures build verified graphs.
 pub fn fuse(model: &Model, options: &CompileOptions) -> Result<Module, Error> {
     let passes = manager::graph_passes();
     Ok(manager::run_pipeline(model.arch.module.clone(), &passes, &context(options, None))?)

@@ -329,7 +329,8 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
                 .get(key)
                 .or_else(|| ours.metadata().get(&key.replace("layer_norm_epsilon", "layer_norm_rms_epsilon")));
             match found {
-                // In Kimi Linear, this key has no meaning, so it is not compared.
+                // Kimi Linear caches as many elements of a value as of a key, so this key has no
+                // meaning and is not compared.
                 Some(_) if architecture == "kimi-linear" && part == "attention.value_length" => {}
                 Some(found) if numbers(found) != numbers(value) => {
                     wrong.push(format!("{name}: {key} is {found}, not {value}"))

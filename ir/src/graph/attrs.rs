@@ -249,7 +249,7 @@ pub struct ScoreAttrs {
     /// Maximum bias (ALiBi), which determines the slopes of the heads; 0 for no slopes. A slope
     /// lowers the scores of distant positions.
     pub max_bias: f64,
-    /// Factor on all slopes.
+    /// Factor on all slopes; 0 for no factor.
     pub slope: f64,
     /// Number of positions that a query sees before, and also after, its own position. 0 means that
     /// a query sees all positions up to its own.

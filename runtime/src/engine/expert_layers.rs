@@ -11,6 +11,7 @@
 //!
 //! Invariant: a row's result does not depend on rows with other experts. With quantised weights, on
 //! targets without AMX tiles, it depends on no other row.
+//! Invariant: no kernel reads an expert unless an id names it.
 
 use std::path::Path;
 use std::sync::PoisonError;

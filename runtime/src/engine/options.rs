@@ -89,7 +89,7 @@ pub struct EngineOptions {
     /// expert groups, all weights must fit.
     pub memory: Option<u64>,
     /// Whether weights are locked in memory, so that the system neither swaps them out nor drops
-    /// their pages. Experts in mapped files are not locked.
+    /// their pages. Experts that are streamed or in mapped files are not locked.
     pub lock: bool,
     /// Location of experts at run time.
     pub experts: ExpertStore,

@@ -86,6 +86,7 @@ pub(crate) fn of_ranks(
     }
     let mut shared = options.clone();
     // The node of the drive is determined before threads are bound to their ranks' processors.
+    // Otherwise its processors would be limited to those of one rank.
     let node = file.and_then(|file| affinity::place(file)?.node);
     let near = node.and_then(|node| processors_near(&topology, node));
     shared.stream.drive.cpus = shared.stream.drive.cpus.or(near);

@@ -6,7 +6,8 @@
 //! glm-dsa.attention.indexer.top_k      = 2048    // positions that the indexer selects
 //! // whether each layer has its own indexer
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]
-//! // number of positions in a run; positions of a run share a key
+//! // number of positions in a run, which share a key. The indexer selects whole runs, and the
+//! // positions after the last whole run
 //! glm5-next.attention.indexer.kpool       = 4
 //! ```
 

@@ -32,6 +32,8 @@
 //! Invariant: a unit is in the journal only after it is on the disk. A run that continues the file
 //! reads the units and compares them with the journal. Units that the disk lost, or that another
 //! program changed, are written again.
+//! Invariant: the file is locked, so that only one run at a time writes it. If the inputs differ,
+//! the file is written from the beginning.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};

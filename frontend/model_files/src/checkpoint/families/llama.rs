@@ -462,8 +462,8 @@ fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.refuse("post_norm_eps", |value| value.as_f64() != Some(1e-8), "1e-8")?;
-    // The listed bases must be 0 in layers without a window, which have no RoPE, and equal in other
-    // layers.
+    // The listed bases must be 0 in layers without a window, which have no RoPE, and equal to
+    // `rope_theta` in other layers.
     let bases = keys.config.numbers("layer_rope_theta")?;
     let kinds = keys.config.texts("layer_types")?;
     if let (Some(bases), Some(kinds)) = (&bases, &kinds) {
