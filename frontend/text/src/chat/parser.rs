@@ -490,7 +490,7 @@ impl Parser {
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 
-    /// Returns the parsed calls as deltas, without the parts that were already streamed.
+    /// Appends the parsed calls to the deltas, without the parts that were already streamed.
     fn emit(&mut self, calls: Vec<ParsedCall>) {
         let given = std::mem::take(&mut self.stream);
         for (number, call) in (1..).zip(calls) {
