@@ -114,8 +114,8 @@ fn repeated_option_has_four_sources() {
         home.stdout(&[&run[..], arguments].concat(), variables)
     };
     let whole = text(&[], &[]);
-    // These three words occur once in the text, and are used as stop texts. The text ends at the
-    // stop text from the source that takes precedence.
+    // These three words occur once in the text, and are used as stop texts. If the source that
+    // takes precedence has several stop texts, the text ends at the first of them in the text.
     let words: Vec<&str> = whole.split_whitespace().collect();
     let unique = |word: &&&str| whole.matches(**word).count() == 1;
     let ends: Vec<&str> = words.iter().filter(unique).copied().collect();

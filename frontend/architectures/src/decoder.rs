@@ -174,7 +174,8 @@ pub(super) fn linear(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, A
     b.linear(of.x, of.name, of.from, of.to, Bias::Optional)
 }
 
-/// Builds the usual product. Products with queries, keys and values require a bias in the file.
+/// Builds the usual product, plus a bias if the file has one. The file must have one for queries,
+/// keys and values.
 pub(super) fn biased_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
     b.linear(of.x, of.name, of.from, of.to, if of.is_projection() { Bias::Required } else { Bias::Optional })
 }

@@ -118,7 +118,7 @@ pub enum Reason {
     /// The request has no entries, and the kernel needs them.
     #[error("there are no entries")]
     NoEntries,
-    /// The state of the positions has no window, or chunks, in a request with entries.
+    /// The request has entries, but the state of its positions has no window, or has chunks.
     #[error("entries need a window without chunks")]
     WindowOfEntries,
     /// The request has a window, which the kernel does not support.

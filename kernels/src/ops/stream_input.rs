@@ -1,5 +1,5 @@
-//! Input of a block of layers: the streams of a hyper-connection, each multiplied by its weight for
-//! the row, and added in order.
+//! Input of a block (attention or network): the streams of a hyper-connection, each multiplied by
+//! its weight for the row, and added in order.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 

@@ -1,5 +1,5 @@
 //! Update of the streams of a hyper-connection: a matrix of the row mixes them, and the output of a
-//! block of layers is added.
+//! block (attention or network) is added.
 //!
 //! For n streams of a row, `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the
 //! order of j. Without a matrix (`apart`), `z[k] = w[n + k] * y + x[k]`. Vector lanes are elements:
@@ -17,7 +17,7 @@ use crate::generator::vectors::for_vectors;
 use crate::ops::stream_weights::{MAX_STREAMS, row_len};
 
 spec! {
-    /// Streams of a row after a block of layers, for a range of their elements.
+    /// Streams of a row after a block, for a range of their elements.
     pub struct StreamMix "stream_mix" {
         /// Number of streams.
         pub streams: u32,

@@ -331,7 +331,7 @@ impl Scheme {
                 let words: Vec<u64> = shape.iter().copied().chain([each]).collect();
                 whole(&words)?.join(shape.len() - 1)
             }
-            // A word holds adjacent columns of one row.
+            // A word of GPTQ holds adjacent columns of one row.
             (Layout::Gptq { .. }, &[words, rows]) => whole(&[words, rows, each])?.swap(0, 1)?.join(1),
             (Layout::Awq, &[columns, words]) => awq(whole(&[columns, words, 2, 4])?)?.swap(0, 1),
             (Layout::Ternary, &[rows, columns]) => whole(&[rows, columns, 4])?.swap(1, 2)?.swap(0, 1)?.join(0),

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A folder in this form has no index. Gate and up matrices are divided by rows, down matrices by
-//! columns. The division is that of `_prepare_presharded_weights` and `use_presharded_weights` in
-//! SGLang's `grok.py`, which Grok 2's authors wrote. All other tensors are not divided.
+//! columns; the shapes of the parts show this. The division is that of
+//! `_prepare_presharded_weights` and `use_presharded_weights` in SGLang's `grok.py`, which Grok 2's
+//! authors wrote. All other tensors are not divided.
 
 use std::collections::BTreeMap;
 

@@ -35,7 +35,8 @@ pub(super) fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32
 /// llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
 
-/// Computes `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
+/// Computes `x * w / sqrt(mean(x^2) + eps)` of every row of `n` elements. If `w` has several rows,
+/// the rows of `x` use them in turn.
 pub fn rms_norm(x: &[f32], w: &[f32], n: usize, eps: f64) -> Vec<f32> {
     let mut y = Vec::with_capacity(x.len());
     for (row, w) in x.chunks_exact(n).zip(w.chunks_exact(n).cycle()) {

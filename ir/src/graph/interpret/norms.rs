@@ -21,8 +21,8 @@ pub(super) fn rms_norm_quantise(call: &Call<'_, '_>) -> Result<Vec<Value>, Inter
     Ok(vec![call.quantise(call.dims("x"), &y)])
 }
 
-/// Computes `rms_norm` of the op's rows. If the weight has a row for each head, the mean is over
-/// all heads of a row together.
+/// Computes `rms_norm` of the op's rows along the last dimension. If `x` has heads, each head has
+/// its own mean. If the weight has a row for each head, each head is multiplied by its own row.
 fn rms_norm_rows(call: &Call<'_, '_>) -> Result<Vec<f32>, InterpretError> {
     let n = call.dims("x").last().copied().unwrap_or(1);
     let w = call.dequantised_if_given("w")?.unwrap_or_else(|| vec![1.0; n]);

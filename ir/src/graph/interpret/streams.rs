@@ -106,8 +106,8 @@ fn input(x: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     rows.flat_map(|row| (0..d).map(move |i| sum(row, i))).collect()
 }
 
-/// Returns, for each row, the `n` streams of `d` elements after a block of layers with the result
-/// `y`. A row has `of_row` weights.
+/// Returns, for each row, the `n` streams of `d` elements after a block (attention or network) with
+/// the result `y`. A row has `of_row` weights.
 fn mix(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for ((x, y), w) in x.chunks_exact(n * d).zip(y.chunks_exact(d)).zip(w.chunks_exact(of_row)) {

@@ -87,7 +87,8 @@ pub struct Micro {
     /// Offset of the strip's results in `to`, for each row.
     pub results: Vec<Affine>,
     pub to: BufferId,
-    /// Memory for [`slot_bytes`]. Required for more than [`MAX_FLOAT_SUMS`] sums.
+    /// Memory of the slots, of [`slot_bytes`] bytes. It is used for more than [`MAX_FLOAT_SUMS`]
+    /// sums. `None` if all sums stay in registers.
     pub slots: Option<BufferOffset>,
 }
 
@@ -142,7 +143,7 @@ impl Micro {
         self.results[row].clone() + part.at(4)
     }
 
-    /// Adds `values` times a number of the activations to the results.
+    /// Adds `values` times `item` of the weight to the results.
     fn add(
         &self,
         b: &mut KernelBuilder,

@@ -76,7 +76,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Binds the result to table rows that the runtime computes; the plan has no task for them.
+    /// Binds the result to numbers of table rows. The runtime computes them; the plan has no task
+    /// for them.
     pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {

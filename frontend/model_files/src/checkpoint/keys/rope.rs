@@ -39,8 +39,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns the RoPE parameter `key` of layers with a window, if these have a table of their
-    /// own.
+    /// Returns the RoPE parameter `key` of layers with a window, if a table for these layers, or a
+    /// list with a number for each layer, states it.
     pub(crate) fn local_rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
         const LOCAL: &str = "sliding_attention";
         match self.config.object("rope_parameters")? {
