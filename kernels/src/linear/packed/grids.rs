@@ -145,8 +145,8 @@ impl StripBlock {
         }
         let signs = self.grid_vector(b, sub, vectors);
         if high.is_none() {
-            // Only the upper bytes of these words are used as signs. Grids whose indices have no
-            // bits above eight ignore the vector's other use.
+            // The upper bytes of the words have the bits of the indices above eight. For indices
+            // without such bits, the values of these vectors do not matter.
             all.push(signs);
             all.resize(2 * vectors, signs);
         }
