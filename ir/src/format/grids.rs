@@ -15,7 +15,7 @@
 //!
 //! Packed strips also have indices and signs, interleaved for 16 rows ([`super::packed`]). A packed
 //! weight therefore takes as many bytes as in its file. Kernels look indices up while they read a
-//! strip. They look up one entry of eight elements at a time. If the processor can permute bytes of
+//! strip. They look up the codes of eight elements at a time. If the processor can permute bytes of
 //! whole vectors, they look up one byte of 64 entries at once.
 
 mod data;

@@ -16,7 +16,8 @@ use crate::linear;
 
 /// Number of columns of a panel: 16 KiB of bytes, which stay in L1.
 const STRETCH: i64 = 1024;
-/// Number of columns of a panel for floats, or for a format with magnitudes in addition to codes.
+/// Number of columns of a panel for a format with magnitudes in addition to codes. The next
+/// constant is the number for floats.
 const LONG_STRETCH: i64 = 512;
 const FLOAT_STRETCH: i64 = 256;
 

@@ -81,8 +81,8 @@ impl StripBlock {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Returns the index of the block's float for half `half` of sub-block `sub`. A block has one
-    /// float for each row, one for each sub-block, or one for each half.
+    /// Returns the index of the block's float for half `half` of sub-block `sub`. For each row, a
+    /// block has one float, one for each sub-block, or one for each half.
     pub fn number_of(&self, sub: impl Into<Affine>, half: i64) -> Affine {
         match self.format.d_columns() {
             SUB => sub.into(),
