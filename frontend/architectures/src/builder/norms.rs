@@ -13,8 +13,8 @@ const ROOT: f64 = (1u64 << 40) as f64;
 
 impl Builder<'_> {
     /// Builds a norm of the residual stream, of the model's type: RMS norm or layer norm. The
-    /// weight is `name`, if the model's norms have weights. Layer norms have a bias if the file has
-    /// one.
+    /// weight is `name`, if the model's norms have weights. Layer norms with weights have a bias if
+    /// the file has one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let eps = self.hyper.norm_eps / self.hyper.scales.residual.powi(2);
         self.norm_of_rows(x, name, self.hyper.embedding_length, eps)

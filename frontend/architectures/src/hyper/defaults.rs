@@ -83,7 +83,8 @@ pub enum Norms {
 }
 
 impl Norms {
-    /// Returns whether norms subtract the mean first. Such norms have biases if the file has them.
+    /// Returns whether norms subtract the mean first. Those with weights also have biases, if the
+    /// file has them.
     pub fn are_layer_norms(self) -> bool {
         matches!(self, Norms::Layer | Norms::UnweightedLayer)
     }

@@ -137,7 +137,8 @@ impl Keys<'_> {
         self.float(key, usual as f32, |x| x >= 0.0, "0 or a positive number")
     }
 
-    /// Returns whether attention and the network have the same input; true without the key.
+    /// Returns whether attention and the network are parallel: both read the layer's input. True
+    /// without the key.
     pub(crate) fn parallel(&self) -> Result<bool, GgufError> {
         self.metadata.read_or(&self.name("use_parallel_residual"), true)
     }

@@ -298,7 +298,7 @@ pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Convert
     named_parts([("q", part(0)), ("v", part(1)), ("k", part(2))])
 }
 
-/// Drops the first two rows of a table of positions, which do not belong to positions.
+/// Drops the first two rows of a table of positions, which are reserved for padding.
 pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let rows = x.len(0).checked_sub(2)?;
     single_part(x.slice(0, 2, rows)?)

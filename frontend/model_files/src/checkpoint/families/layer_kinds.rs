@@ -4,7 +4,7 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 
-/// Mixer of a layer in a hybrid model.
+/// Kind of a layer in a hybrid model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Recurrent,

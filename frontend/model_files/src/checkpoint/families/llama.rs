@@ -477,8 +477,8 @@ fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             ));
         }
     }
-    // Norms of heads have no weights here, so this factor on queries and keys is put into the
-    // factor on scores. In GGUF files it is the weight of the queries' norm.
+    // Norms of heads have no weights here, so this factor on queries becomes part of the factor on
+    // scores. In GGUF files it is the weight of the queries' norm.
     let scale = keys.config.number(&["qk_scale_factor"])?.unwrap_or(1.0);
     let length = f64::from(keys.config.require(&["head_dim"])?);
     keys.put("attention.scale", (scale / length.sqrt()) as f32);
