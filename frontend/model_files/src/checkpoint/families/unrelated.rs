@@ -115,7 +115,7 @@ static OPENELM: &[Rule] = &[
 /// Rules for CodeShell: like GPT-2, with RoPE.
 static CODESHELL: &[Rule] = &[rule("model.h.{L}.attn.rotary_emb.inv_freq", "", skip)];
 
-/// Rules for CogVLM: matrices for text are kept, and those for images are dropped.
+/// Rules for CogVLM. A layer has matrices for text, and other matrices for images.
 static COGVLM: &[Rule] = &[
     rule("model.layers.{L}.self_attn.language_expert_query_key_value", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.language_expert_dense", "blk.{L}.attn_output", plain),
