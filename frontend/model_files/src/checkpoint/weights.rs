@@ -268,8 +268,8 @@ fn rank_rows(
     Ok(array)
 }
 
-/// Returns the scales of one or several FP8 matrices of the same shape. Each block, each row or
-/// each matrix has a scale.
+/// Returns the scales of one or several FP8 matrices of the same shape: a scale for each block, for
+/// each row, or a single one.
 fn scales(
     shards: &Shards,
     weight: &str,
