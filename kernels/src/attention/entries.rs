@@ -153,7 +153,7 @@ impl Definition for AttentionEntries {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // The part of the positions begins after the first position.
+        // The window begins after the first position.
         vec![i64::from(rows) - 1, 1, 8, i64::from(rows) - 1]
     }
 

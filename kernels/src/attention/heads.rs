@@ -107,7 +107,7 @@ impl Scores {
 /// Range of the positions that a row sees, up to and including the kernel's position of the row.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Number of positions in the window. The last one is the row's position.
+    /// Maximum number of positions that a row sees.
     pub positions: u32,
     /// Whether windows are chunks. A row then sees the positions from the last multiple of
     /// `positions` on, and `positions` is a power of two.

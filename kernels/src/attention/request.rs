@@ -211,8 +211,8 @@ impl AttentionRequest {
         }
     }
 
-    /// Returns the window that rows see, or `None` if they see all positions. If rows also see
-    /// positions after their own, the window ends after the row's position.
+    /// Returns the window that rows see, or `None` if they see all positions. If rows see a number
+    /// of positions after their own, the window ends after the row's position.
     ///
     /// # Errors
     /// Fails if rows see positions after their own, and the request also has a window, a choice of

@@ -1,5 +1,6 @@
-//! Compression of every `every` positions into one row. Each element is a mean over positions with
-//! its own softmax weights. See the graph op `compress`.
+//! Compression of every `every` positions into one row, for all rows of a step. Each element is a
+//! mean, with its own softmax weights, over the positions up to the current one. See the graph op
+//! `compress`.
 //!
 //! Vector lanes are elements. As in an online softmax, the maximum, the sum of weights and the
 //! weighted sum stay in registers from row to row. They are stored in the state at the end. A row's

@@ -9,8 +9,8 @@
 //! by `1 - decay`. Without `finds`, no value is looked up or subtracted.
 //!
 //! Vector lanes are elements of the value, so no sum is across lanes. A head processes all rows
-//! before the next head begins. Its state `[d, dv]`, 16 KiB in all models, stays in L1. It is read
-//! once for the looked-up value, and then read and written once for all other terms.
+//! before the next head begins. Its state `[d, dv]`, 16 KiB for heads of 64 elements, stays in L1.
+//! It is read once for the looked-up value, and then read and written once for all other terms.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -87,7 +87,7 @@ impl Definition for Wkv {
         let (heads, group, key, value) = (i64::from(heads), i64::from(group), i64::from(d) * 4, i64::from(dv) * 4);
         let matrix = i64::from(d) * value;
         // Size of a buffer that begins at the call's part of the first row. A call uses `each` of
-        // the `all` elements of a row.
+        // the `all` bytes of a row.
         let part = |all: i64, each: i64| rows * all + (each - all);
         let (all_keys, all_values) = (heads * group * key, heads * group * value);
         let state = b.buffer("state", BufferKind::ReadWrite, group * matrix);

@@ -233,7 +233,7 @@ impl Panels {
             self.put_values(b, to, near, far, Parts::split_exact);
         };
         let whole = dv / i64::from(LANES);
-        // The loop is unrolled in pairs, since a cache line has two vectors.
+        // A cache line has two vectors, so every second vector prefetches a line.
         let unroll = [4, 2, 1].into_iter().find(|n| whole % n == 0).unwrap_or(1);
         b.for_each("column", whole / unroll, |b, c| {
             for u in 0..unroll {
