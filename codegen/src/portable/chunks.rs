@@ -220,9 +220,9 @@ impl Lowering<'_> {
         })
     }
 
-    /// Selects bits like `vpmultishiftqb`: byte `i` of `from` is a bit offset into the eight bytes
-    /// of `a` around byte `i`. Byte `i` of the result is the 8 bits that begin at this offset, with
-    /// wrap-around.
+    /// Selects bits like `vpmultishiftqb`: byte `i` of `from` is a bit offset into the 64-bit lane
+    /// of `a` that contains byte `i`. Byte `i` of the result is the 8 bits that begin at this
+    /// offset, with wrap-around.
     pub(super) fn multishift(&mut self, a: Value, from: Value) -> Value {
         let [a, from] = [a, from].map(|chunk| self.cast(types::I64X2, chunk));
         let mut chunk = a;

@@ -59,8 +59,8 @@ fn now() -> u64 {
 }
 
 fn thread() -> u32 {
-    // Uses the system call's number, because glibc before 2.30 has no `gettid`. SAFETY: the call
-    // takes no arguments and never fails.
+    // Uses the system call's number, because glibc before 2.30 has no `gettid`.
+    // SAFETY: the call takes no arguments and never fails.
     let id = unsafe { libc::syscall(libc::SYS_gettid) };
     id.unsigned_abs() as u32
 }

@@ -80,7 +80,7 @@ impl Labels {
         format!(".L{}{constant}{offset:x}", self.prefix)
     }
 
-    /// Returns the offset of the constant that an instruction reads, if any.
+    /// Returns the offset of the constant or the branch target of an instruction, if it has one.
     fn constant_offset(i: &Instruction) -> Option<u64> {
         if i.is_ip_rel_memory_operand() {
             return Some(i.ip_rel_memory_address());

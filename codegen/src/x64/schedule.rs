@@ -3,7 +3,7 @@
 //!
 //! An instruction that reads two or more values for the last time and defines one value lowers the
 //! pressure. It moves up to directly after the instruction that defines the last of its operands.
-//! For example, eight products that are each followed by an addition then need two registers, not
+//! For example, eight products, with all their additions after them, then need two registers, not
 //! eight. Latency is ignored, because the processor can reorder instructions, but cannot avoid
 //! spills.
 //!

@@ -278,9 +278,9 @@ impl Selector<'_> {
         d
     }
 
-    /// Selects bits like `vpmultishiftqb`: byte `i` of `from` is a bit offset into the eight bytes
-    /// of `a` around byte `i`. Byte `i` of the result is the 8 bits that begin at this offset, with
-    /// wrap-around.
+    /// Selects bits like `vpmultishiftqb`: byte `i` of `from` is a bit offset into the 64-bit lane
+    /// of `a` that contains byte `i`. Byte `i` of the result is the 8 bits that begin at this
+    /// offset, with wrap-around.
     pub fn multishift(&mut self, a: ValueId, from: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         let from = self.reg(from);

@@ -15,7 +15,7 @@ use super::families::{BinaryOp, Comparison, Computation, Family};
 pub enum Consumer {
     /// The value has no users.
     None,
-    /// One `and`, `or` or `xor` in the same body.
+    /// An `and`, `or` or `xor` in the same body.
     Bitwise,
     /// A sum of 32-bit integers in the same body.
     Sum,

@@ -215,8 +215,8 @@ impl Blocks {
         self.codes.zero.into()
     }
 
-    /// Returns the first of four elements in a dword. Their codes are the bits number `part` of
-    /// each of its bytes.
+    /// Returns the first of four elements in a dword. Their codes are the codes number `part` of
+    /// the dword's bytes.
     pub(crate) fn element(&self, dword: i64, part: i64) -> i64 {
         let (run, first) = (self.codes.plane.run as i64, dword * 4);
         first / run * run * self.codes_per_byte() + first % run + part * run

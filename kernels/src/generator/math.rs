@@ -56,9 +56,8 @@ const EXP2_LOW: f32 = -126.0;
 /// shorter than that of [`exp`].
 ///
 /// The result is `2^y` with y = x log2 e. The rounding of y causes a relative error of |x| / 2^24.
-/// The integer part of y is added to the exponent bits of the polynomial's value, which is in
-/// 0.7..1.42. With the smallest integer part, the value is at least 1, so the result is a normal
-/// float.
+/// The integer nearest to y is added to the exponent bits of the polynomial's value, which is in
+/// 0.7..1.42. With the smallest integer, the value is at least 1, so the result is a normal float.
 pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (low, log2e) = (b.splat_f32(lanes, EXP2_LOW), b.splat_f32(lanes, std::f32::consts::LOG2_E));

@@ -200,7 +200,8 @@ impl<'a> Piece<'a> {
                 values.insert(old, new);
                 piece.values.push(old);
                 // The name contains the value's number in the region, which identifies the original
-                // value. Only values with an original name get one.
+                // value. Only values with an original name get one. In equal regions, the same
+                // values must have names.
                 let named = function.values[old.index()].name.is_some();
                 own.values[new.index()].name = named.then(|| name_of(new));
                 if spans.last_use[old.index()] >= end {
