@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{Axis, Change, Derivation, Element, Extent, Fetch, Piece, at, groups, tiles};
 
-/// A derived tensor, with the number of the last row of each piece or of each set of pieces that
-/// form rows together.
+/// A derived tensor, with the end of the rows of each piece, or of each set of pieces that form
+/// rows together.
 #[derive(Clone, Debug)]
 pub struct Indexed {
     pub(super) derived: Derivation,

@@ -293,7 +293,7 @@ impl KernelBuilder {
         self.same(Op::Interleave, &[a])
     }
 
-    /// Converts floats to the nearest bf16, halves to even.
+    /// Converts floats to the nearest bf16, ties to even.
     pub fn to_bf16(&mut self, a: ValueId) -> ValueId {
         let ty = Type::bf16(self.ty(a).lanes);
         self.op(Op::ToBf16, ty, &[a])

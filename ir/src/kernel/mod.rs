@@ -370,6 +370,7 @@ pub enum Stmt {
     /// A loop.
     For(For),
     /// A load of a `u32` from an index buffer. The value becomes a variable for addresses:
+    /// `%row = load_index %ids[4*%i]`.
     LoadIndex {
         /// Variable that the statement defines. Its range is `0..below`, with the buffer's `below`.
         var: VarId,

@@ -104,7 +104,7 @@ pub struct BufferId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelId(pub u32);
 
-/// A routing of tokens to experts: the chosen experts of one `route` op, sorted by expert.
+/// A routing of tokens to experts: the routed rows of one `route` op, sorted by expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BucketId(pub u32);
 

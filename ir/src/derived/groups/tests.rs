@@ -37,7 +37,7 @@ static BYTES: Packer = Packer { bits: 8, order: &[0, 1, 2, 3] };
 /// Order of integers in AWQ's words: its kernels separate even from odd integers.
 static AWQ: Packer = Packer { bits: 4, order: &[0, 2, 4, 6, 1, 3, 5, 7] };
 
-/// Moves the columns of a group after the digits of groups.
+/// Adds the columns of a group as an axis after the digits of groups.
 fn by_columns([rows, mut groups]: [Vec<Axis>; 2]) -> [Vec<Axis>; 2] {
     groups.push(Axis { len: OF_GROUP, stride: 0 });
     [rows, groups]

@@ -68,8 +68,9 @@ pub fn lookup(lanes: usize, a: &Vector, table: usize) -> Vector {
     Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
 }
 
-/// Returns one byte of a 32-bit table entry for each byte of the entry's lane. Bytes of `low` and
-/// `high` form the entry's index. `immediate` selects the table and the byte of the lane.
+/// Returns a table entry for each 32-bit lane. In the lane, one byte of `low` is the low byte of
+/// the entry's index, and the same byte of `high` is the high byte. `immediate` selects the table
+/// and the byte.
 pub fn lookup_quarter(lanes: usize, low: &Vector, high: &Vector, immediate: usize) -> Vector {
     let (table, quarter) = (TABLES[immediate / QUARTERS as usize], immediate % QUARTERS as usize);
     Vector::from_lanes(lanes, |i| {
