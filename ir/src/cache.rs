@@ -25,8 +25,8 @@
 //! ```
 //!
 //! The format's [`Plane`] gives the place of codes in their dwords and bytes. Codes of keys are
-//! unsigned: the integer minus `least`, because products of bytes need one unsigned factor. Codes
-//! of values are those of the block format.
+//! unsigned: the integer plus `zero`, because products of bytes need one unsigned factor. Codes of
+//! values are those of the block format.
 
 use half::f16;
 
