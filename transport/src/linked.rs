@@ -59,7 +59,8 @@ pub struct FailureHandler {
     /// Another rank reports a failure only if rank 0 does not answer. If a rank has called
     /// [`Transport::end`], the failure is [`TransportError::Ended`] by that rank.
     pub report: FailureFunction,
-    /// Reacts to any failure, after the other ranks have been informed.
+    /// Reacts to any failure, after the other ranks have been informed. If another rank has reported the
+    /// loss of a rank, the failure is [`TransportError::Silent`].
     pub react: FailureFunction,
 }
 
@@ -142,8 +143,21 @@ impl<L: Link> Shared<L> {
                 | TransportError::Link { .. } => self.report_once(error, &error.to_string()),
             }
             self.is_reported.store(true, Ordering::Relaxed);
-            (self.handler.react)(error);
+            let loss = self.reported_loss(error);
+            (self.handler.react)(loss.as_ref().unwrap_or(error));
         });
+    }
+
+    /// Returns the loss of a rank that another rank has reported. Both then react in the same way:
+    /// that rank cannot end the processes of other machines if the link to them is cut.
+    fn reported_loss(&self, error: &TransportError) -> Option<TransportError> {
+        if !matches!(error, TransportError::Ended { .. }) {
+            return None;
+        }
+        let loss = self.lock_soon()?.membership.reported_loss(self.rank, Instant::now())?;
+        // The rank that reported it ends first.
+        thread::sleep(FAREWELL);
+        Some(loss)
     }
 
     /// Returns whether this is rank 0 and another rank has asked it to report the end of the group.

@@ -96,6 +96,19 @@ impl Membership {
         member.is_some_and(|member| now.saturating_duration_since(member.heard) < HEARTBEAT.saturating_mul(3))
     }
 
+    /// Returns the loss of a rank that another rank has reported: that rank ended the group, and
+    /// this one has received nothing from the lost rank lately, either.
+    pub fn reported_loss(&self, rank: u32, now: Instant) -> Option<TransportError> {
+        if self.needs_report || !matches!(self.end, Some(TransportError::Ended { .. })) {
+            return None;
+        }
+        let is_lost = |(peer, member): &(u32, &Member)| !member.has_left && !self.is_near(*peer, now);
+        self.others(rank).find(is_lost).map(|(peer, member)| {
+            let seconds = now.saturating_duration_since(member.heard).as_secs();
+            TransportError::Silent { rank, peer, seconds }
+        })
+    }
+
     /// Returns whether a rank has left the group so long ago that its last messages had time to
     /// arrive.
     pub fn left_before(&self, rank: u32, now: Instant) -> bool {
@@ -254,6 +267,35 @@ mod tests {
                 assert!(*second < 9.0);
                 assert!(matches!(end, TransportError::Ended { by, .. } if *by == reporter), "{end}");
             }
+        }
+    }
+
+    #[test]
+    fn ranks_of_one_side_of_a_cut_link_know_that_a_loss_was_reported() {
+        let begin = Instant::now();
+        let mut group = group(4, begin);
+        let ends = run(&mut group, &[2, 3], begin, 12);
+        assert!(matches!(ends[0].2, TransportError::Silent { rank: 2, peer: 0, .. }));
+        assert!(matches!(ends[1].2, TransportError::Ended { by: 2, .. }));
+        let after = begin + SILENCE + HEARTBEAT;
+        assert_eq!(group[2].membership.reported_loss(2, after), None);
+        let loss = group[3].membership.reported_loss(3, after);
+        assert_eq!(loss, Some(TransportError::Silent { rank: 3, peer: 0, seconds: 9 }));
+    }
+
+    #[test]
+    fn an_end_without_a_silent_rank_is_no_loss() {
+        let begin = Instant::now();
+        for message in [Control::End("the drive is full".into()), Control::Failure("the drive is full".into())] {
+            let mut group = group(2, begin);
+            let Rank { link, membership } = &mut group[1];
+            membership.send(link, &message).unwrap();
+            let ends = run(&mut group, &[0], begin, 1);
+            assert!(matches!(ends[0].2, TransportError::Ended { by: 1, .. }));
+            assert_eq!(group[0].membership.reported_loss(0, begin + HEARTBEAT), None);
+            // A rank that fails, and then waits for the report of another one, is silent, too.
+            let is_reported = matches!(message, Control::End(_));
+            assert_eq!(group[0].membership.reported_loss(0, begin + SILENCE).is_some(), is_reported);
         }
     }
 
