@@ -33,7 +33,7 @@
 //! | [`program`] | the check of a plan, and the tables that running it needs |
 //! | [`error`] | errors of loading, and of a step |
 //! | `plan_check` | the check of a whole plan, without its files |
-//! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`page_cache_hints`] |
+//! | `executor` | steps: [`execute`], [`states`], [`stats`], [`traffic`], [`page_cache_hints`] |
 //! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`], [`saved`] |
 //!
 //! Invariants:
@@ -70,5 +70,5 @@ pub mod watchdog;
 pub(crate) use engine::model_files;
 pub use engine::{expert_layers, expert_use, file, homes, load, memory_estimate, options, places, sample, saved};
 pub(crate) use executor::sliding;
-pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
+pub use executor::{execute, expert_counts, page_cache_hints, states, stats, traffic};
 pub(crate) use executor::{expert_prefetch, experts, thread_count};

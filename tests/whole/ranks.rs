@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::server::{Server, completion};
 use crate::support::{demo_model, engines, ixc, scratch, shared, stderr, stdout, target_without_tiles};
@@ -21,7 +22,9 @@ use ixc::ranks::compile_ranks;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST};
 use ixc::runtime::file::PlanFile;
 use ixc::runtime::load::LoadError;
+use ixc::runtime::stats::ExchangeCounts;
 use ixc::runtime::streaming::store::Config;
+use ixc::runtime::traffic::step_traffic;
 use ixc::targets::Target;
 use ixc::transport::{Transport, local};
 use ixc_testing::nmse::nmse;
@@ -174,6 +177,15 @@ fn engine_logits(engine: &mut Engine, steps: &[[Vec<u32>; 3]]) -> Vec<u32> {
     engines::bits(&logits)
 }
 
+/// Returns the exchanges of rank 0 in [`engine_logits`], as its plan states them.
+fn planned(file: &PlanFile, steps: &[[Vec<u32>; 3]]) -> ExchangeCounts {
+    let first = steps[0][0].len();
+    let rows = steps.iter().map(|[ids, ..]| ids.len()).chain([2 * first, first]);
+    let mut counts = ExchangeCounts::default();
+    rows.for_each(|rows| counts += step_traffic(&file.plan, rows as u32, rows as u32));
+    counts
+}
+
 fn floats(bits: &[u32]) -> Vec<f32> {
     bits.iter().map(|bits| f32::from_bits(*bits)).collect()
 }
@@ -214,9 +226,13 @@ fn engines_of_ranks_give_the_logits_of_one_engine() {
                 continue;
             }
             let how = format!("{name}, {ranks} ranks by {}", by.word());
-            let mut engine = load(plans(&model, ranks, by, None), 1, 0).unwrap();
+            let file = plans(&model, ranks, by, None);
+            let planned = planned(&file, &steps);
+            let mut engine = load(file, 1, 0).unwrap();
             let found = engine_logits(&mut engine, &steps);
-            assert!(engine.take_stats().exchanged.messages > 0, "{how}: no messages");
+            let exchanged = engine.take_stats().exchanged;
+            assert!(exchanged.messages > 0, "{how}: no messages");
+            assert_eq!(ExchangeCounts { waited: Duration::ZERO, ..exchanged }, planned, "{how}");
             let error = error_of(&found);
             println!("{how}: {error:.1e}, one engine: {usual:.1e}");
             match by {
@@ -274,9 +290,12 @@ fn sums_in_halves_of_the_rows_change_no_bit() {
             let how = format!("{name}, {ranks} ranks by {}, streamed: {}", by.word(), experts.is_some());
             let budget = experts.map_or(0, |_| u64::from(ranks) * EXPERTS);
             let run = |file: PlanFile| {
+                let planned = planned(&file, &steps);
                 let mut engine = load(file, 2, budget).unwrap();
                 let logits = engine_logits(&mut engine, &steps);
-                (logits, engine.take_stats().exchanged.messages)
+                let exchanged = engine.take_stats().exchanged;
+                assert_eq!(ExchangeCounts { waited: Duration::ZERO, ..exchanged }, planned, "{how}");
+                (logits, exchanged.messages)
             };
             let (expected, messages) = run(plans(&model, ranks, by, experts));
             let file = plans_in_halves(&model, ranks, by, experts, 7);

@@ -23,3 +23,4 @@ pub mod sliding;
 pub mod states;
 pub mod stats;
 pub(crate) mod thread_count;
+pub mod traffic;

@@ -73,6 +73,15 @@ pub struct ExchangeCounts {
     pub waited: Duration,
 }
 
+impl AddAssign for ExchangeCounts {
+    fn add_assign(&mut self, other: ExchangeCounts) {
+        self.exchanges += other.exchanges;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.waited += other.waited;
+    }
+}
+
 impl Sub for ExchangeCounts {
     type Output = ExchangeCounts;
 

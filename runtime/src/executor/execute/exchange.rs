@@ -25,7 +25,7 @@ use crate::program::halves::{Half, SumHalf};
 use crate::stats::ExchangeCounts;
 
 /// Bytes of a 32-bit float.
-const FLOAT_BYTES: usize = 4;
+pub(crate) const FLOAT_BYTES: usize = 4;
 
 /// The connection of an engine to the other ranks.
 #[derive(Debug)]
@@ -237,7 +237,7 @@ fn at_least(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 }
 
 /// Returns the byte range of a rank's piece, for a part of `floats` floats.
-fn piece(floats: usize, rank: u32, ranks: u32) -> Range<usize> {
+pub(crate) fn piece(floats: usize, rank: u32, ranks: u32) -> Range<usize> {
     let end = |rank: u32| (floats as u128 * u128::from(rank) / u128::from(ranks)) as usize * FLOAT_BYTES;
     end(rank)..end(rank + 1)
 }

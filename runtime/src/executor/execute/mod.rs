@@ -53,7 +53,7 @@ use crate::watchdog::{RunningStep, StopFlag, Watchdog};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
-pub(crate) use exchange::RankLink;
+pub(crate) use exchange::{FLOAT_BYTES, RankLink, piece as sum_piece};
 use item::Item;
 pub(crate) use parts::PartResults;
 use shares::Shares;
