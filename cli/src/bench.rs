@@ -2,6 +2,7 @@
 
 pub mod compare;
 mod deferral;
+mod exchanged;
 mod given;
 mod report;
 mod setting;
@@ -14,14 +15,17 @@ use ixc_compile::bytes_per_token::Traffic;
 use ixc_compile::compile;
 use ixc_compile::machine::system::peak_memory;
 use ixc_compile::model::Model;
-use ixc_generate::loaded_model::{LoadOptions, LoadedModel, UnloadedModel};
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel, PlanOrModel, UnloadedModel};
 use ixc_generate::timing::{Phase, StreamCounts};
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
 use ixc_measure::bench::Bench;
 use ixc_measure::forecast::StoredForecast;
 use ixc_measure::streaming::{BASELINE, PhaseMeasurement, share};
 use ixc_passes::{cache, manager};
 use ixc_runtime::engine;
 use ixc_runtime::progress::ProgressCounter;
+use ixc_runtime::stats::ExchangeCounts;
 use serde::Serialize;
 
 use super::Usage;
@@ -29,7 +33,9 @@ use super::divergence;
 use super::model_args::{ModelChoice, NumaChoice, PinChoice, StreamingChoice, TargetChoice};
 use super::output::Watch;
 use super::perf::PerfChoice;
+use super::ranks;
 use super::streaming;
+use exchanged::Exchanged;
 use report::{Format, Report};
 use setting::Setting;
 
@@ -43,6 +49,7 @@ use setting::Setting;
   ixc bench model.gguf --format csv >> all.csv
   ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
                                               gain and loss of deferral
+  mpirun -n 2 ixc bench plan.ixp -t 1         two ranks, with their messages
   ixc bench model.gguf --json > now.json
   ixc bench --compare before.json now.json    changes beyond noise
   ixc bench                                   the built-in demo model
@@ -128,6 +135,9 @@ struct Row {
     min: f64,
     max: f64,
     all: Vec<f64>,
+    /// Exchanges of rank 0 in a run of the test; set for a plan of several ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exchanged: Option<Exchanged>,
     /// Comparison with a run without deferral; set if experts are deferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     deferral: Option<deferral::Deferral>,
@@ -147,6 +157,11 @@ struct Row {
 }
 
 impl Args {
+    /// Returns whether the command measures, and does not compare files.
+    pub fn measures(&self) -> bool {
+        self.compare.is_empty()
+    }
+
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let format = if self.json { Format::Json } else { self.format };
@@ -186,8 +201,22 @@ impl Args {
             model_file: self.model.file().map(Path::to_owned),
             ..streaming
         };
+        let options_with = |threads| {
+            let run = engine::EngineOptions { threads, ..options.run.clone() };
+            LoadOptions { run, ..options.clone() }
+        };
+        if options.run.transport.is_some() && self.streaming.defer() > 0 {
+            return Err(Usage("--defer is measured in one process: leave mpirun out".into()).into());
+        }
+        if ranks::is_follower() {
+            return threads.into_iter().try_for_each(|threads| ranks::follow(path, &options_with(threads)));
+        }
         let mut model = UnloadedModel::open(path, &options)?;
         let content = model.content(&options)?;
+        let plan = match content {
+            PlanOrModel::Plan(plan) if plan.ranks.is_some_and(|ranks| ranks.ranks > 1) => Some(plan.clone()),
+            PlanOrModel::Plan(_) | PlanOrModel::Model(_) => None,
+        };
         let traffic = content.model().map(|model| traffic(model, &options.compile)).transpose()?;
         let name = self.model.name().display().to_string();
         let mut report = Report::new(format, &name, Setting::new(&self, &options.compile, content)?, out);
@@ -195,8 +224,7 @@ impl Args {
         let of_deferral = content.model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
         let mut model = Some(model).filter(|_| of_deferral.is_none());
         for threads in threads {
-            let run = engine::EngineOptions { threads, ..options.run.clone() };
-            let options = LoadOptions { run, ..options.clone() };
+            let options = options_with(threads);
             if let Some(positions) = of_deferral {
                 deferral::measure(&self, path, &options, &works, traffic, positions, &mut report)?;
                 continue;
@@ -208,6 +236,7 @@ impl Args {
             for &work in &works {
                 let rounds = self.rounds(&mut bench, work, self.repetitions)?;
                 let mut row = Row::new(bench.model(), work, traffic, rounds.rates.clone());
+                row.add_exchanges(bench.model(), plan.as_ref(), &rounds);
                 row.add_streaming(bench.model(), path, rounds);
                 report.row(row)?;
             }
@@ -227,15 +256,18 @@ impl Args {
         let mut before = own(bench.model());
         for round in 0..=repetitions {
             let begin = bench.model().engine().stream().map(|store| store.stats().drive);
+            bench.take_stats();
             let phase = match test {
                 PREFILL => bench.prefill(depth, tokens)?,
                 _ => bench.decode(depth, tokens)?,
             };
+            let exchanged = bench.take_stats().exchanged;
             let model = bench.model();
             if round > 0 {
                 rounds.rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
                 rounds.seconds += phase.seconds;
                 rounds.streamed += phase.streamed;
+                rounds.exchanged += exchanged;
             }
             if let (Some(begin), Some(store), Some(first)) = (begin, model.engine().stream(), before) {
                 let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(model));
@@ -263,6 +295,8 @@ struct Rounds {
     streamed: StreamCounts,
     /// Duration in seconds, summed over the rounds.
     seconds: f64,
+    /// Exchanges with other ranks, summed over the rounds.
+    exchanged: ExchangeCounts,
 }
 
 impl Rounds {
@@ -315,12 +349,20 @@ impl Row {
             min: sorted[0],
             max: sorted[sorted.len() - 1],
             all: rates,
+            exchanged: None,
             deferral: None,
             bytes_read_per_token: 0.0,
             drive_share: None,
             prefetch: None,
             forecast: Vec::new(),
         }
+    }
+
+    /// Adds the exchanges of a run, counted and planned.
+    fn add_exchanges(&mut self, model: &LoadedModel, plan: Option<&Plan<Kernel>>, rounds: &Rounds) {
+        let step = if self.test == PREFILL { model.max_tokens() } else { 1 };
+        let of_plan = |plan| Exchanged::new(rounds.exchanged, rounds.rates.len() as u64, plan, self.tokens, step);
+        self.exchanged = plan.map(of_plan);
     }
 
     /// Adds the measurements of the drive, and the comparison with the forecast.

@@ -61,6 +61,7 @@ pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
 fn runs_on_ranks(command: &Command) -> bool {
     match command {
         Command::Run(_) | Command::Serve(_) => true,
+        Command::Bench(args) => args.measures(),
         Command::Doctor(args) => args.measures_links(),
         _ => false,
     }

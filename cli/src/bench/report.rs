@@ -132,6 +132,9 @@ impl<'w> Report<'w> {
                 "", deferral.ratio
             )?;
         }
+        if let Some(exchanged) = &row.exchanged {
+            writeln!(out, "{:>7} {}", "", exchanged.text(row.tokens))?;
+        }
         let read = Bytes(row.bytes_read_per_token as u64);
         match row.drive_share.map(|share| 100.0 * share) {
             Some(share) => writeln!(out, "{:>7} {read} read per token at {share:.0} % of the drive's own rate", "")?,
