@@ -20,6 +20,8 @@ use crate::work::{Group, Job, Work};
   ixc-bench compare --ixc target/release/ixc --llama DIR/build/bin model.gguf -t 1,2 --depth 8192 --first-token --json out.json
   ixc-bench compare --ixc new=target/release/ixc --ixc old=/tmp/ixc model.gguf    two builds
   ixc-bench compare --ixc target/release/ixc --kt DIR/venv/bin/python --layer layer.gguf
+  ixc-bench compare --ixc ranks=target/release/ixc --ixc one=target/release/ixc -t 2 model.gguf \
+    --launcher ranks='mpirun -n 2' --processes ranks=2 --file ranks=plan.ixp    ranks and threads
 
 Setting up rivals: bench/peers/setup.sh. What each row includes: bench/README.md.")]
 pub struct Args {
@@ -109,7 +111,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         prefix: args.prefix.iter().flat_map(|prefix| prefix.split_whitespace()).map(OsString::from).collect(),
         limit: Some(std::time::Duration::from_secs(args.limit)),
     };
-    let rivals = rivals::table(&args.places);
+    let rivals = rivals::table(&args.places)?;
     let (processor, processors) = processor();
     let mut report = Report { processor, processors, ..Report::default() };
     for &threads in &args.threads {
@@ -245,6 +247,7 @@ impl<'r> Course<'r> {
                 work => match samples.iter().find(|sample| sample.work == work) {
                     Some(sample) => {
                         row.bytes_per_token = row.bytes_per_token.or(sample.bytes_per_token);
+                        row.entries[index].exchanged = sample.exchanged;
                         sample.values.clone()
                     }
                     None => {

@@ -73,6 +73,31 @@ pub struct Entry {
     pub best: bool,
     /// Rounds in which other processes were computing.
     pub disturbed: usize,
+    /// Messages between ranks in the last round, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchanged: Option<Exchanged>,
+}
+
+/// Exchanges of rank 0 in one run of a test, as `ixc bench --json` prints them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exchanged {
+    /// Counted exchanges.
+    pub counted: TestTraffic,
+    /// Exchanges that the plan states.
+    pub planned: TestTraffic,
+    /// Time in exchanges, in seconds.
+    pub waited: f64,
+}
+
+/// Exchanges of a rank, and its messages in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestTraffic {
+    /// Number of exchanges.
+    pub exchanges: u64,
+    /// Messages that the rank sends.
+    pub messages: u64,
+    /// Bytes of these messages.
+    pub bytes: u64,
 }
 
 impl Entry {
@@ -89,6 +114,7 @@ impl Entry {
             bandwidth_share: None,
             best: false,
             disturbed: 0,
+            exchanged: None,
         }
     }
 }
@@ -229,7 +255,23 @@ fn write_entry(out: &mut String, row: &Row, entry: &Entry, title: &str) -> std::
     if let Some(problem) = &entry.problem {
         write!(rest, " then {problem}")?;
     }
-    writeln!(out, "{}", rest.trim_end())
+    writeln!(out, "{}", rest.trim_end())?;
+    match (entry.exchanged, row.work.tokens()) {
+        (Some(exchanged), Some(tokens)) => writeln!(out, "{:<32} {}", "", messages(exchanged, tokens)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns a line about the messages of a rank for each token of a test.
+fn messages(exchanged: Exchanged, tokens: usize) -> String {
+    let Exchanged { counted, planned, waited } = exchanged;
+    let tokens = tokens.max(1) as f64;
+    let numbers = |traffic: TestTraffic| {
+        let (messages, bytes) = (traffic.messages as f64 / tokens, traffic.bytes as f64 / tokens);
+        format!("{messages:.2} messages of {bytes:.0} bytes in all")
+    };
+    let plan = if counted == planned { "as planned".to_owned() } else { format!("planned {}", numbers(planned)) };
+    format!("  per token {}, {plan}; {:.3} ms in exchanges", numbers(counted), waited * 1e3 / tokens)
 }
 
 #[cfg(test)]
@@ -247,18 +289,17 @@ mod tests {
         failed.problem = Some("exit status 1: no such architecture".into());
         let mut disturbed = entry("llama.cpp", "repack 1 fa 0", [20.0, 25.0, 30.0]);
         disturbed.taken[1].foreign = 0.9;
+        let mut ranks = entry("ixc", "", [40.0, 42.0, 36.0]);
+        let counted = TestTraffic { exchanges: 128, messages: 64, bytes: 65_536 };
+        let planned = TestTraffic { messages: 128, ..counted };
+        ranks.exchanged = Some(Exchanged { counted, planned, waited: 0.016 });
         let decode = Row {
             model: "m.gguf".into(),
             threads: 2,
             work: Work::Decode { tokens: 64, depth: 0 },
             bytes_per_token: Some(500_000_000),
             bandwidth: vec![20e9, 25e9, 26e9],
-            entries: vec![
-                entry("ixc", "", [40.0, 42.0, 36.0]),
-                disturbed,
-                entry("llama.cpp", "repack 0 fa 1", [32.0, 30.0, 31.0]),
-                failed,
-            ],
+            entries: vec![ranks, disturbed, entry("llama.cpp", "repack 0 fa 1", [32.0, 30.0, 31.0]), failed],
         };
         let start = Row {
             work: Work::FirstToken,
@@ -299,6 +340,7 @@ m.gguf, 2 threads
                                                                     median            min .. max    ahead      min .. max  bandwidth
 memory meanwhile, GB/s                                                25.0          20.0 .. 26.0
 decode 64, t/s                   ixc                                 40.00        36.00 .. 42.00                                80 %
+                                   per token 1.00 messages of 1024 bytes in all, planned 2.00 messages of 1024 bytes in all; 0.250 ms in exchanges
                                  llama.cpp repack 1 fa 0             25.00        20.00 .. 30.00    1.60x    1.20 .. 2.00       50 % !1
                                  llama.cpp repack 0 fa 1 *           31.00        30.00 .. 32.00    1.29x    1.16 .. 1.40       62 %
                                  mistral.rs                     exit status 1: no such architecture

@@ -108,6 +108,16 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Returns the tokens of a test; `None` for other works.
+    pub fn tokens(self) -> Option<usize> {
+        match self {
+            Work::Prefill { tokens } | Work::Decode { tokens, .. } | Work::Layer { tokens } => Some(tokens),
+            Work::FirstToken | Work::Memory { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

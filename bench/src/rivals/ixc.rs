@@ -8,14 +8,23 @@ use anyhow::Context;
 use serde::Deserialize;
 
 use super::{Rival, Sample, read_driver, words};
+use crate::report::Exchanged;
 use crate::work::{Group, Job, Work};
 
 /// A build of ixc.
 #[derive(Debug)]
 pub struct Ixc {
     name: String,
+    /// The label of the command line.
+    pub label: Option<String>,
     program: PathBuf,
     target: Option<String>,
+    /// Command that starts the program, such as `mpirun -n 2`.
+    pub launcher: Vec<OsString>,
+    /// File in place of the job's model.
+    pub file: Option<PathBuf>,
+    /// Number of processes that divide the threads of a job.
+    pub processes: usize,
 }
 
 impl Ixc {
@@ -28,7 +37,15 @@ impl Ixc {
             (None, Some(target)) => format!("ixc {target}"),
             (None, None) => "ixc".to_owned(),
         };
-        Ixc { name, program: program.into(), target: target.map(str::to_owned) }
+        Ixc {
+            name,
+            label: label.map(str::to_owned),
+            program: program.into(),
+            target: target.map(str::to_owned),
+            launcher: Vec::new(),
+            file: None,
+            processes: 1,
+        }
     }
 }
 
@@ -38,20 +55,26 @@ impl Rival for Ixc {
     }
 
     fn command(&self, _variant: usize, job: &Job) -> Option<Vec<OsString>> {
-        let threads = job.threads.to_string();
+        // One thread cannot be divided between two processes.
+        if !job.threads.is_multiple_of(self.processes) {
+            return None;
+        }
+        let threads = (job.threads / self.processes).to_string();
+        let model = self.file.as_ref().unwrap_or(&job.model);
         let repetitions = job.repetitions.to_string();
         let mut command = match job.group {
             Group::Prefill | Group::Decode | Group::Depth(_) => {
-                let mut command = words([&self.program, &"bench", &job.model, &"--json", &"-t", &threads]);
+                let mut command = words([&self.program, &"bench", model, &"--json", &"-t", &threads]);
                 let (prefills, decodes, depth) = (job.prefills(), job.decodes(), job.depth().to_string());
                 command.extend(words([&"-p", &prefills, &"-n", &decodes, &"-d", &depth, &"-r", &repetitions]));
                 command
             }
             Group::FirstToken => {
-                let mut command = words([&self.program, &"run", &job.model, &"--raw", &"-p", &job.prompt, &"-n", &"1"]);
+                let mut command = words([&self.program, &"run", model, &"--raw", &"-p", &job.prompt, &"-n", &"1"]);
                 command.extend(words([&"--temp", &"0", &"-c", &"512", &"-t", &threads]));
                 command
             }
+            Group::Layer if !self.launcher.is_empty() || self.file.is_some() => return None,
             Group::Layer => {
                 let mut command = words([&std::env::current_exe().ok()?, &"layer", &"--file", &job.model]);
                 command.extend(words([&"--threads", &threads, &"--repetitions", &repetitions]));
@@ -61,7 +84,7 @@ impl Rival for Ixc {
         if let Some(target) = &self.target {
             command.extend(words([&"--target", target]));
         }
-        Some(command)
+        Some(self.launcher.iter().cloned().chain(command).collect())
     }
 
     fn read(&self, job: &Job, stdout: &str) -> anyhow::Result<Vec<Sample>> {
@@ -82,6 +105,7 @@ fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
         depth: usize,
         bytes_per_token: Option<u64>,
         all: Vec<f64>,
+        exchanged: Option<Exchanged>,
     }
     /// Output of `ixc bench --json`. Older builds, before schema `ixc.bench.v1`, print only the
     /// rows; they can be compared too.
@@ -98,7 +122,7 @@ fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
             "prefill" => Work::Prefill { tokens: row.tokens },
             _ => Work::Decode { tokens: row.tokens, depth: row.depth },
         };
-        Sample { work, values: row.all, bytes_per_token: row.bytes_per_token }
+        Sample { work, values: row.all, bytes_per_token: row.bytes_per_token, exchanged: row.exchanged }
     });
     Ok(samples.collect())
 }
@@ -116,6 +140,27 @@ mod tests {
         assert_eq!(parts("a/ixc"), ("ixc".into(), "a/ixc".into(), None));
         assert_eq!(parts("a/ixc@avx2"), ("ixc avx2".into(), "a/ixc".into(), Some("avx2".into())));
         assert_eq!(parts("new=a/ixc@avx2"), ("ixc new".into(), "a/ixc".into(), Some("avx2".into())));
+    }
+
+    #[test]
+    fn processes_of_a_launcher_divide_the_threads() {
+        let mut ixc = Ixc::new("ranks=a/ixc");
+        ixc.launcher = vec!["mpirun".into(), "-n".into(), "2".into()];
+        ixc.file = Some("plan.ixp".into());
+        ixc.processes = 2;
+        let works = vec![Work::Decode { tokens: 4, depth: 0 }];
+        let job = |threads| Job {
+            group: Group::Decode,
+            works: works.clone(),
+            model: "model.gguf".into(),
+            threads,
+            repetitions: 1,
+            prompt: String::new(),
+        };
+        let command = ixc.command(0, &job(2)).unwrap();
+        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(words.join(" "), "mpirun -n 2 a/ixc bench plan.ixp --json -t 1 -p 0 -n 4 -d 0 -r 1");
+        assert_eq!(ixc.command(0, &job(1)), None);
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
             (depth, tokens, 0) if tokens > 0 => Work::Decode { tokens, depth },
             (prompt, tokens, depth) => bail!("unexpected test in the output: pp{prompt} tg{tokens} at depth {depth}"),
         };
-        Ok(Sample { work, values: row.samples_ts, bytes_per_token: None })
+        Ok(Sample { work, values: row.samples_ts, bytes_per_token: None, exchanged: None })
     });
     samples.collect()
 }
@@ -119,9 +119,18 @@ mod tests {
     #[test]
     fn reads_prefill_and_decode_at_a_depth() {
         let samples = read_bench(RECORDED).unwrap();
-        let prefill =
-            Sample { work: Work::Prefill { tokens: 8 }, values: vec![16.3598, 19.5063], bytes_per_token: None };
-        let decode = Sample { work: Work::Decode { tokens: 4, depth: 64 }, values: vec![28.5], bytes_per_token: None };
+        let prefill = Sample {
+            work: Work::Prefill { tokens: 8 },
+            values: vec![16.3598, 19.5063],
+            bytes_per_token: None,
+            exchanged: None,
+        };
+        let decode = Sample {
+            work: Work::Decode { tokens: 4, depth: 64 },
+            values: vec![28.5],
+            bytes_per_token: None,
+            exchanged: None,
+        };
         assert_eq!(samples, [prefill, decode]);
     }
 

@@ -12,8 +12,9 @@ mod mistralrs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
+use crate::report::Exchanged;
 use crate::work::{Job, Work};
 
 /// Measurements of one work.
@@ -25,6 +26,8 @@ pub struct Sample {
     pub values: Vec<f64>,
     /// Least number of bytes that each token reads, if the engine prints it.
     pub bytes_per_token: Option<u64>,
+    /// Messages between ranks, if there are several.
+    pub exchanged: Option<Exchanged>,
 }
 
 /// An engine.
@@ -56,6 +59,17 @@ pub struct Places {
     /// After an `@`, the target to compile for. Ratios are relative to the first program.
     #[arg(long, value_name = "[LABEL=]PROGRAM[@TARGET]", required = true)]
     ixc: Vec<String>,
+    /// Command that starts the ixc program of a label, such as `ranks=mpirun -n 2`; split at
+    /// spaces.
+    #[arg(long, value_name = "LABEL=COMMAND")]
+    launcher: Vec<String>,
+    /// File in place of the models for the ixc program of a label, such as a plan for several
+    /// ranks.
+    #[arg(long, value_name = "LABEL=FILE")]
+    file: Vec<String>,
+    /// Number of processes that the launcher of a label starts. They divide the threads equally.
+    #[arg(long, value_name = "LABEL=N")]
+    processes: Vec<String>,
     /// The folder with llama.cpp's llama-bench and llama-completion.
     #[arg(long, value_name = "DIR")]
     llama: Option<PathBuf>,
@@ -74,11 +88,38 @@ pub struct Places {
 }
 
 /// Returns the engines, ixc first.
-pub fn table(places: &Places) -> Vec<Box<dyn Rival>> {
+///
+/// # Errors
+/// If an option names a label that no ixc program has, or a number of processes is malformed.
+pub fn table(places: &Places) -> anyhow::Result<Vec<Box<dyn Rival>>> {
     let mut rivals: Vec<Box<dyn Rival>> = Vec::new();
-    for choice in &places.ixc {
-        rivals.push(Box::new(ixc::Ixc::new(choice)));
+    let mut builds: Vec<ixc::Ixc> = places.ixc.iter().map(|choice| ixc::Ixc::new(choice)).collect();
+    type SetOption = fn(&mut ixc::Ixc, &str) -> anyhow::Result<()>;
+    let options: [(&str, &[String], SetOption); 3] = [
+        ("--launcher", &places.launcher, |build, command| {
+            build.launcher = command.split_whitespace().map(OsString::from).collect();
+            Ok(())
+        }),
+        ("--file", &places.file, |build, file| {
+            build.file = Some(file.into());
+            Ok(())
+        }),
+        ("--processes", &places.processes, |build, number| {
+            build.processes = number.parse().context("the number of processes is malformed")?;
+            ensure!(build.processes > 0, "there must be at least one process");
+            Ok(())
+        }),
+    ];
+    for (option, values, set) in options {
+        for value in values {
+            let (label, rest) =
+                value.split_once('=').with_context(|| format!("{option} {value}: expected LABEL=VALUE"))?;
+            let mut named = builds.iter_mut().filter(|build| build.label.as_deref() == Some(label)).peekable();
+            ensure!(named.peek().is_some(), "{option} {value}: no --ixc has the label {label}");
+            named.try_for_each(|build| set(build, rest)).with_context(|| format!("{option} {value}"))?;
+        }
     }
+    rivals.extend(builds.into_iter().map(|build| Box::new(build) as Box<dyn Rival>));
     let script = |name: &str| places.peers.join(name);
     rivals.extend(places.llama.iter().map(|folder| Box::new(llama::Llama::new(folder)) as Box<dyn Rival>));
     rivals.extend(places.ik.iter().map(|folder| Box::new(ik::Ik::new(folder)) as Box<dyn Rival>));
@@ -89,7 +130,7 @@ pub fn table(places: &Places) -> Vec<Box<dyn Rival>> {
             .map(|python| Box::new(mistralrs::Mistralrs::new(python, script("mistralrs_bench.py"))) as Box<dyn Rival>),
     );
     rivals.extend(places.kt.iter().map(|python| Box::new(kt::Kt::new(python, script("kt_moe.py"))) as Box<dyn Rival>));
-    rivals
+    Ok(rivals)
 }
 
 /// Converts words to a command.
@@ -118,7 +159,7 @@ fn read_driver(stdout: &str) -> anyhow::Result<Vec<Sample>> {
             "layer" => Work::Layer { tokens: row.tokens },
             other => anyhow::bail!("a result names the unknown test {other}; expected prefill, decode or layer"),
         };
-        Ok(Sample { work, values: row.values, bytes_per_token: None })
+        Ok(Sample { work, values: row.values, bytes_per_token: None, exchanged: None })
     });
     samples.collect()
 }
@@ -131,7 +172,10 @@ mod tests {
     fn drivers_print_results_among_other_lines() {
         let text = "loading\nRESULT {\"test\": \"decode\", \"tokens\": 8, \"depth\": 64, \"values\": [1.5, 2]}\nbye\n";
         let work = Work::Decode { tokens: 8, depth: 64 };
-        assert_eq!(read_driver(text).unwrap(), [Sample { work, values: vec![1.5, 2.0], bytes_per_token: None }]);
+        assert_eq!(
+            read_driver(text).unwrap(),
+            [Sample { work, values: vec![1.5, 2.0], bytes_per_token: None, exchanged: None }]
+        );
         assert!(read_driver("RESULT {}").is_err());
         assert!(read_driver("RESULT {\"test\": \"sleep\", \"tokens\": 8, \"values\": []}").is_err());
         assert_eq!(read_driver("").unwrap(), []);
