@@ -59,8 +59,8 @@ pub struct FailureHandler {
     /// Another rank reports a failure only if rank 0 does not answer. If a rank has called
     /// [`Transport::end`], the failure is [`TransportError::Ended`] by that rank.
     pub report: FailureFunction,
-    /// Reacts to any failure, after the other ranks have been informed. If another rank has reported the
-    /// loss of a rank, the failure is [`TransportError::Silent`].
+    /// Reacts to any failure, after the other ranks have been informed. If another rank has
+    /// reported the loss of a rank, the failure is [`TransportError::Silent`].
     pub react: FailureFunction,
 }
 
