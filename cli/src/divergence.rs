@@ -1,5 +1,5 @@
 //! Divergence of a changed model's predictions from those of the unchanged model, over a text. It
-//! shows the cost of deferral and requantised weights.
+//! shows the accuracy that deferred experts and requantised weights cost.
 
 use std::path::Path;
 

@@ -298,8 +298,8 @@ mod tests {
         }
     }
 
-    /// Checks that a value that the first layer passes to all others does not prevent cuts. The
-    /// regions are the same as without the value, and equal for all layers.
+    /// Checks that the function is cut into regions for fusion, without a forced cut, although all
+    /// layers use one value from before the first layer.
     #[test]
     fn values_used_by_all_layers_forbid_no_cut() {
         let text = |layers: usize| {

@@ -118,8 +118,8 @@ pub struct PlanProperties<'a> {
     pub result_width: u64,
     /// Model files; locations of weights refer to them by index.
     pub files: Vec<SourceFile>,
-    /// Tensors computed from parts of the files. Locations of weights refer to them by index, after
-    /// the files.
+    /// Tensors computed from parts of the files. Locations of weights refer to such a tensor by the
+    /// number of files plus its index in this list.
     pub derived: Vec<Derivation>,
     /// Tokenizer and chat template, as the frontend encodes them.
     pub tokenizer: Vec<u8>,

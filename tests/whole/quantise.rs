@@ -66,7 +66,7 @@ const MIXES: [(&str, [Four; 3]); 19] = [
     ("IQ3_M", [["Q4_K"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_S", "Q4_K"]]),
     ("IQ3_S", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_S", "IQ3_S"]]),
     ("IQ3_XS", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_XXS", "IQ3_S"]]),
-    // These are the formats without an importance matrix.
+    // llama-quantize chooses these formats for IQ3_XXS if it has no importance matrix.
     ("IQ3_XXS", [["IQ3_S"; 4], ["Q3_K"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
     // In models with four experts or more, attention's values are Q4_K.
     ("IQ2_M", [["Q4_K"; 4], ["IQ2_S"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),

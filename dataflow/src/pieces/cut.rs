@@ -369,8 +369,8 @@ impl<'a> TaskCutter<'a> {
         Ok(buffer)
     }
 
-    /// Adds a new buffer with rows of `width` elements, and returns it with the argument for a
-    /// whole row.
+    /// Adds a new buffer with rows of `width` elements. Returns the buffer, and the argument with
+    /// which a kernel accesses a whole row of it.
     pub(super) fn row(
         &mut self,
         name: &str,
@@ -382,7 +382,7 @@ impl<'a> TaskCutter<'a> {
         Ok((buffer, self.whole_row(buffer)))
     }
 
-    /// Returns the argument for a whole row of a new buffer.
+    /// Returns the argument with which a kernel accesses a whole row of a new buffer.
     pub(super) fn whole_row(&self, buffer: BufferId) -> Arg {
         let row_stride = self.row_bytes(buffer);
         Arg { source: Source::Arena(buffer), offset: 0, row_stride, column_stride: 0, expert_stride: 0 }

@@ -149,7 +149,7 @@ pub(super) struct Product<'a> {
     pub matrix: LayerMatrix,
     /// Name of the matrix, without `.weight`.
     pub name: &'a str,
-    /// Rows to multiply.
+    /// Rows of activations to multiply by the matrix.
     pub x: ValueId,
     /// Length of a row of `x`.
     pub from: u64,

@@ -67,8 +67,8 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     assert_eq!(there.position as usize, 5 * PAGE);
     assert!(cache.load(&mut model.engine, FIRST, &there));
     assert!(cache.tally().memory <= 2 * page);
-    // The folder belongs to this process: a second cache works without it. Other files in it
-    // are left alone.
+    // While the first cache holds the folder's lock, a second cache keeps prompts in memory only.
+    // Files in the folder that are not of a prompt cache are not deleted.
     let saved = folder.join("book.ixs");
     fs::write(&saved, "precious").unwrap();
     let second = PromptCache::new(PromptCacheOptions { folder_bytes: 0, ..options.clone() }, &model.engine).unwrap();

@@ -270,7 +270,9 @@ struct SubBlock {
 type OfSubBlock<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &SubBlock, &[ValueId]) -> Vec<ValueId>;
 
 impl Columns<'_> {
-    /// Emits `body` for every sub-block: in one loop, or in one loop for the columns of each scale.
+    /// Emits `body` for every sub-block. If kernels multiply the format's codes by scales, each
+    /// group of columns with one scale has a loop of its own. Otherwise, one loop covers all
+    /// sub-blocks.
     fn for_sub_blocks(&self, b: &mut KernelBuilder, carried: &[ValueId], body: OfSubBlock<'_>) -> Vec<ValueId> {
         let format = self.strip.format;
         let Some(columns) = linear::quants(format).multiples() else {

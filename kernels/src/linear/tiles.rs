@@ -345,21 +345,24 @@ impl Chunk<'_> {
         Source { buffer: x, at: row * bytes + self.number.clone() * chunk, row: bytes, format: Some(x_format) }
     }
 
-    /// Returns the location in scratch memory of the sums of these 16 rows between chunks.
+    /// Returns the location in scratch memory of the sums of block number `block`, which has 16
+    /// rows of activations. The sums stay there from one chunk of columns to the next.
     fn waiting(&self, block: Affine, strips: &Strips) -> Sums {
         let BufferOffset { buffer, at } = self.scratch;
         let at = block * self.layout.sums_block + strips.first.clone() * TILE + (at + self.layout.sums_at);
         Sums { buffer, at, row: LINE, strip: TILE }
     }
 
-    /// Returns the location of these 16 rows in the destination.
+    /// Returns the location in the destination of the results for 16 rows of activations, from
+    /// `row` on.
     fn result(&self, row: Affine, strips: &Strips) -> Sums {
         let Destination { buffer, offset, row_bytes, .. } = self.to;
         let at = row * *row_bytes + strips.first.clone() * LINE + offset.clone();
         Sums { buffer: *buffer, at, row: *row_bytes, strip: LINE }
     }
 
-    /// Returns the source and the destination of the sums of these 16 rows, for this chunk.
+    /// Returns the source and the destination of the sums of block number `block`, for this chunk
+    /// of columns.
     fn ends(&self, block: Affine, strips: &Strips) -> Ends {
         let (waiting, result) = (self.waiting(block.clone(), strips), self.result(block * ROWS, strips));
         let to = if self.place.last { result.clone() } else { waiting.clone() };

@@ -15,9 +15,9 @@ use crate::ops::stream_weights::MAX_STREAMS;
 spec! {
     /// `y = sum over streams j of w[j] * x[j]`, for a range of the elements.
     pub struct StreamInput "stream_input" {
-        /// Number of streams.
+        /// Number of residual streams of the hyper-connection.
         pub streams: u32,
-        /// Number of elements of a stream.
+        /// Number of elements of a row of one residual stream.
         pub d: u32,
         /// Number of elements that a call computes.
         pub n: u32,

@@ -19,9 +19,9 @@ use crate::ops::stream_weights::{MAX_STREAMS, row_len};
 spec! {
     /// Streams of a row after a block, for a range of their elements.
     pub struct StreamMix "stream_mix" {
-        /// Number of streams.
+        /// Number of residual streams of the hyper-connection.
         pub streams: u32,
-        /// Number of elements of a stream.
+        /// Number of elements of a row of one residual stream.
         pub d: u32,
         /// Number of elements that a call computes.
         pub n: u32,

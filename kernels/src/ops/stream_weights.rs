@@ -59,7 +59,7 @@ impl StreamParts {
 spec! {
     /// Weights of a row's streams, computed from its projections.
     pub struct StreamWeights "stream_weights" {
-        /// Number of streams.
+        /// Number of residual streams of the hyper-connection.
         pub streams: u32,
         /// Parts of the hyper-connection for which a row has weights.
         pub parts: StreamParts,

@@ -119,13 +119,13 @@ pub(crate) struct Read {
 /// Stages of a block in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Being read from the drive.
+    /// The block is being read from the drive.
     Loading,
-    /// Present in staging memory.
+    /// The block has arrived in staging memory.
     Arrived,
-    /// Being packed by a thread.
+    /// A thread is packing the block into the layout that kernels read.
     Packing,
-    /// Ready for kernels to read.
+    /// Kernels can read the block.
     Resident,
 }
 

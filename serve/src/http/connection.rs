@@ -106,7 +106,8 @@ pub(crate) async fn serve(
     // listener. They are accepted without the runtime, which may not know of them yet.
     if let (Queue::Answer, Ok(listener)) = (queue, listener.into_std()) {
         for (stream, client) in std::iter::from_fn(|| listener.accept().ok()).take(MAX_QUEUE) {
-            // Clients that connect meanwhile must not delay the answers.
+            // Clients may connect during this loop. Yielding lets other tasks of the runtime answer
+            // requests before the next connection is accepted.
             tokio::task::yield_now().await;
             let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { continue };
             match limit.take(client.ip()).now_or_never() {

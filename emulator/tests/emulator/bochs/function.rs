@@ -37,7 +37,7 @@ pub struct Function {
     pub bytes: Vec<u8>,
 }
 
-/// An operand of an instruction, from the name of its code.
+/// An operand of an instruction, read from the name of the instruction's [`Code`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operand {
     Vector(Register),
@@ -56,7 +56,8 @@ enum Operand {
     HalfImmediate,
 }
 
-/// Operands and options of an instruction, from the name of its code.
+/// Operands and options of an instruction, read from the name of the instruction's [`Code`], such
+/// as `EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32`.
 struct Form {
     operands: Vec<Operand>,
     masked: bool,

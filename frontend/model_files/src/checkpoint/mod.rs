@@ -282,8 +282,10 @@ fn check_dense(shards: &Shards, made: &BTreeMap<String, TensorGroup>, dense: &[b
     Ok(())
 }
 
-/// Returns the tensors' places. A tensor that is stored unchanged and aligned stays in its file.
-/// Other tensors are derived; their file numbers follow those of the files.
+/// Returns the model's tensors, each with a file number and an offset, and the derived tensors. A
+/// tensor that is stored unchanged and aligned has the number of its file. Any other tensor is
+/// derived from parts of the files. Its file number is the number of files plus its index among
+/// the derived tensors.
 fn place_tensors(
     shards: &Shards,
     made: BTreeMap<String, TensorGroup>,

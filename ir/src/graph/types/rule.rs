@@ -308,8 +308,8 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Whether the attribute `score` is a function with which weights depend on the remaining
-    /// experts.
+    /// Returns whether the attribute `score` names a function by which an expert's routing weight
+    /// depends on the experts that are not yet chosen.
     pub(in crate::graph) fn weighs_by_those_left(&self) -> bool {
         RouteScore::from_word(self.find_attr("score").word()).is_some_and(RouteScore::weighs_by_those_left)
     }

@@ -328,8 +328,8 @@ impl Step<'_> {
         }
     }
 
-    /// Computes one sum for the columns of each scale of the activations: the halves of a
-    /// sub-block.
+    /// Adds the products of a sub-block to `sums`, for activations with one scale for each half of
+    /// a sub-block (16 columns). The products of each half are summed before they are scaled.
     fn by_halves(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
         let high = strip.high(b, self.sub);

@@ -312,7 +312,7 @@ impl Engine {
         saved.map(|()| lengths.iter().fold(begin_bytes(transport.ranks()), |sum, length| sum.saturating_add(*length)))
     }
 
-    /// Reads the parts of all ranks.
+    /// Reads a saved sequence: loads the part of rank 0, and sends the other ranks their parts.
     fn load_parts(
         &mut self,
         transport: &dyn Transport,
@@ -331,7 +331,8 @@ impl Engine {
         loaded
     }
 
-    /// Sends the parts of the other ranks, which load them. After a failure, the sequence is empty.
+    /// Sends each other rank its part of a saved sequence, and waits until they have loaded these
+    /// parts. After a failure, the loaded sequence is empty.
     fn send_parts(
         &mut self,
         transport: &dyn Transport,

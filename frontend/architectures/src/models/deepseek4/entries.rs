@@ -8,9 +8,10 @@ use crate::hyper::{Keys, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
 /// Sizes of attention over a window of positions and over compressed entries of earlier positions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EntryKeys {
-    /// Number of positions in an entry, for each layer; 0 in a layer without entries.
+    /// Number of positions in a compressed entry, for each layer; 0 in a layer without compressed
+    /// entries.
     pub ratios: Vec<u64>,
-    /// RoPE of layers with entries.
+    /// RoPE of layers with compressed entries.
     pub rope: Rope,
     /// Length of the row from which queries are made.
     pub query_rank: u64,
@@ -42,8 +43,8 @@ pub(super) struct EntryIndex {
 pub(super) const OVERLAP_RATIO: u64 = 4;
 
 impl EntryKeys {
-    /// Reads the keys of a file with entries. `rope` is the RoPE of layers without entries, and
-    /// `context` is the model's context length.
+    /// Reads the GGUF keys that describe compressed entries of attention. `rope` is the RoPE of
+    /// layers without compressed entries, and `context` is the model's context length.
     pub(super) fn read(keys: &Keys<'_>, layers: usize, rope: &Rope, context: u64) -> Result<EntryKeys, GgufError> {
         const RATIOS: &str = "attention.compress_ratios";
         let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
