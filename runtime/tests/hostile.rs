@@ -532,7 +532,7 @@ fn plan_errors_name_the_invalid_field() {
     let refused: &[(&str, Change)] = &[
         ("plan: max_tokens is 0, must be in 1..=1048576", |p| p.max_tokens = 0),
         ("plan: vocabulary is 4294967295", |p| p.vocabulary = u32::MAX),
-        ("step 1: rows with which one thread works alone is 4294967295, must be in 0..=", |p| {
+        ("step 1: the number of rows up to which one thread runs the step is 4294967295, must be in 0..=", |p| {
             *p = tiny::with_single_thread_limits(p, |i| if i == 1 { u32::MAX } else { 1 });
         }),
         ("weight \"embed\": file 3 does not exist; the plan has 1", |p| p.weights[0].file = WeightFile::Source(3)),
@@ -581,31 +581,35 @@ fn plan_errors_name_the_invalid_field() {
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimInput::Rows / 0),
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::from_length(0).lead),
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::from_length(0).head),
-        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::full()),
-        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::Runs::from_length(4).lead),
-        ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
-        ("rows of tokens, one at a time, because the task has parts", |p| {
+        ("needs a task whose rows are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::full()),
+        ("needs a task whose rows are tokens", |p| {
+            task(p, "gather").variants[0].dims[0] = blocks::Runs::from_length(4).lead
+        }),
+        ("needs a task whose rows are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
+        ("rows of tokens, one at a time, because the task divides the positions into parts", |p| {
             task(p, "attention").variants[0].row_chunk = 2
         }),
         ("argument 9 does not exist", |p| split(p).argument = 9),
         ("kernel 99 does not exist", |p| split(p).combine = KernelId(99)),
-        ("a kernel for a single part with", |p| split(p).alone = Some(KernelId(0))),
+        ("a kernel for a single partial result, with", |p| split(p).alone = Some(KernelId(0))),
         ("kernel 98 does not exist", |p| split(p).alone = Some(KernelId(98))),
-        ("write parts of one size", |p| split(p).argument = 3),
-        ("a kernel that combines parts", |p| split(p).combine = KernelId(0)),
-        ("bytes of parts is", |p| task(p, "attention").columns = 1 << 30),
+        ("partial results have one size", |p| split(p).argument = 3),
+        ("a kernel that combines partial results", |p| split(p).combine = KernelId(0)),
+        ("the number of bytes of partial results is", |p| task(p, "attention").columns = 1 << 30),
         ("bands of a column is 0, must be in 2..=1024", |p| bands(p).count = 0),
         ("bands of a column is 1, must be in 2..=1024", |p| bands(p).count = 1),
         ("bands of a column is 4294967295, must be in 2..=1024", |p| bands(p).count = u32::MAX),
         ("has 3 strides of bands, must have 4", |p| bands(p).strides.truncate(3)),
-        ("bands that write different places", |p| bands(p).strides[2] = 0),
-        ("bands or parts, not both", |p| {
+        ("bands of a column that write different memory", |p| bands(p).strides[2] = 0),
+        ("bands of columns or parts of the positions, not both", |p| {
             let strides = vec![64; task(p, "attention").args.len()];
             let variant = &mut task(p, "attention").variants[0];
             let (kernel, dims) = (variant.kernel, variant.dims.clone());
             variant.bands = Some(Bands { count: 2, kernel, dims, strides });
         }),
-        ("dim `band` needs an item that is a band", |p| task(p, "q").variants[1].dims[0] = DimInput::Band.into()),
+        ("dim `band` needs a work item that is a band of a column", |p| {
+            task(p, "q").variants[1].dims[0] = DimInput::Band.into()
+        }),
         ("has 0 dims, must have 2", |p| bands(p).dims.clear()),
         ("dim `tokens * 4294967295 * 4294967295` exceeds 64 bits", |p| {
             task(p, "gather").variants[0].dims[0] = DimInput::Tokens * u32::MAX * u32::MAX;
@@ -613,51 +617,53 @@ fn plan_errors_name_the_invalid_field() {
         ("`rows / capacity` divides by 0", |p| {
             task(p, "q").variants[1].dims[0] = DimInput::Rows / DimInput::Capacity;
         }),
-        ("positions of a place of parts is 0, must be in 1..=", |p| split(p).every = 0),
+        ("the number of positions per cache slot in the parts of the positions is 0, must be in 1..=", |p| {
+            split(p).every = 0
+        }),
         ("divides by 0", |p| bands(p).dims[0] = DimInput::Rows % 0),
         ("kernel 97 does not exist", |p| bands(p).kernel = KernelId(97)),
         ("buffer %id is `index`, but comes from the arena", |p| {
             let embed = task(p, "embed").variants[0].kernel;
             (bands(p).kernel, bands(p).dims) = (embed, vec![]);
         }),
-        ("bands of a column, of those that its kernel can tell apart, is 1024, must be in 2..=2", |p| {
+        ("the number of bands of a column that the kernel's dim can number is 1024, must be in 2..=2", |p| {
             bands(p).count = 1024;
             let kernel = bands(p).kernel.0 as usize;
             p.kernels[kernel].dims[1].hi = 1;
             bands(p).dims[1] = DimInput::Band.into();
         }),
-        ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
-        ("all chosen places, from the first", |p| chosen_argument(p).offset = 2),
-        ("all chosen places, from the first", |p| chosen_argument(p).row_stride = 64),
-        ("all chosen places, from the first", |p| chosen_argument(p).column_stride = 2),
-        ("a bit of each column for each place of the context", |p| {
+        ("the maximum number of rows of a work item is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
+        ("all chosen cache slots, from the first", |p| chosen_argument(p).offset = 2),
+        ("all chosen cache slots, from the first", |p| chosen_argument(p).row_stride = 64),
+        ("all chosen cache slots, from the first", |p| chosen_argument(p).column_stride = 2),
+        ("a bit for each column and each cache slot of the context", |p| {
             chosen_argument(p).column_stride = 64;
             task(p, "attention").columns = 2;
         }),
-        ("a choice of whole runs or blocks", |p| {
+        ("a choice of whole runs or blocks of positions", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, .. } = arg.source else { panic!("{arg:?}") };
             let choice = PositionChoice { top_k: 5, every: 4, of: ChoiceUnit::Blocks };
             arg.source = Source::Chosen { state, field, marks, choice };
         }),
-        ("no other states, because positions are chosen", |p| {
+        ("no arguments from other states, because an index chose positions", |p| {
             chosen_argument(p).source = Source::State { state: 0, field: 0 };
         }),
-        ("a single choice, because places are chosen", |p| {
+        ("a single choice, because an index chose cache slots", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
             arg.source = Source::Chosen { state, field, marks, choice: PositionChoice { top_k: 6, ..choice } };
         }),
-        ("an aligned bit of each token for each place", |p| {
+        ("aligned rows for tokens, with one bit for each cache slot", |p| {
             choose(p);
             p.buffers.last_mut().unwrap().row_bytes -= 4;
         }),
-        ("chosen places is 0, must be in 1..=", |p| {
+        ("the number of chosen cache slots is 0, must be in 1..=", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
             arg.source = Source::Chosen { state, field, marks, choice: PositionChoice { top_k: 0, ..choice } };
         }),
-        ("a step after the one that writes the chosen places", |p| {
+        ("a step after the one that writes the chosen cache slots", |p| {
             choose(p);
             let own = task(p, "attention").clone();
             let is_append = |step: &&mut Step| matches!(step, Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == "append"));
@@ -669,7 +675,7 @@ fn plan_errors_name_the_invalid_field() {
         ("with the formats and positions of the state's kind", |p| p.states[0].fields[0].positions = false),
         ("a rollback that the state's kind supports", |p| p.states[0].rollback = Rollback::Snapshot),
         ("state 0, \"kv.0\": a state's window is 0, must be in 1..=", |p| p.states[0].window = Some(0)),
-        ("rows of tokens, no parts of positions, and one state", |p| p.states[0].window = Some(8)),
+        ("rows of tokens, positions not divided into parts, and one state", |p| p.states[0].window = Some(8)),
         ("field of a state", |p| {
             let state = |arg: &&mut Arg| matches!(arg.source, Source::State { .. });
             let arg = task(p, "append").args.iter_mut().find(state).unwrap();

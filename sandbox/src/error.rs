@@ -8,25 +8,25 @@ use ixc_failure::Class;
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// A file or folder of a rule cannot be opened.
-    #[error("sandbox: {source}")]
+    #[error("cannot enter the sandbox: a rule for files cannot open its file or folder: {source}")]
     Path {
         /// The file and the system's error.
         source: landlock::PathFdError,
     },
     /// The kernel refused a Landlock rule.
-    #[error("sandbox: the kernel refused rules for files: {source}")]
+    #[error("cannot enter the sandbox: the kernel refused the rules for files: {source}")]
     Files {
         /// The refusal of the rule.
         source: landlock::RulesetError,
     },
     /// The kernel refused a filter of system calls.
-    #[error("sandbox: the kernel refused a filter of system calls: {source}")]
+    #[error("cannot enter the sandbox: the kernel refused a filter of system calls: {source}")]
     Filter {
         /// The reason for the refusal.
         source: seccompiler::Error,
     },
     /// The kernel refused to remove rights of this process.
-    #[error("sandbox: the kernel refused to {action}: {source}")]
+    #[error("cannot enter the sandbox: the kernel refused to {action}: {source}")]
     Process {
         /// The action that was attempted.
         action: &'static str,
@@ -34,7 +34,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// The kernel lacks required features.
-    #[error("sandbox: this system lacks {missing}")]
+    #[error("cannot enter the sandbox: this system lacks {missing}")]
     Missing {
         /// The missing features.
         missing: String,

@@ -57,13 +57,15 @@ fn empty_selection_lists_available_names() {
         "{}",
         dump(&["--op", "ffn_don"])
     );
-    assert!(dump(&["--layer", "9"]).contains("nothing is in layer 9; the layers are 0-3"));
-    assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
+    assert!(dump(&["--layer", "9"]).contains("layer 9 has no ops, steps or decisions; layers that have some: 0-3"));
+    assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; its layers: none"));
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
     assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("a drawing shows the whole graph"));
     assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
     assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("an op or layer cannot select from it"));
-    assert!(refused(&["explain", "--op", "zzz"]).contains("nothing has the name \"zzz\""));
+    assert!(
+        refused(&["explain", "--op", "zzz"]).contains("no op, weight, state, value or kernel has the name \"zzz\"")
+    );
 }
 
 #[test]

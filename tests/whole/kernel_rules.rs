@@ -28,10 +28,10 @@ const KERNEL: &str = "kernel k where %n in 0..=8 {
 /// Edits: the text to replace, its replacement, and a part of the expected error.
 const RULES: &[(&str, &str, &str)] = &[
     // Edits that break bounds of accesses.
-    ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i + 4]", "ends up to 4 bytes after the end of buffer %x"),
+    ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i + 4]", "the access ends up to 4 bytes after the end of buffer %x"),
     ("store f32x8 %y[32*%i], %c", "store f32x8 %y[64*%i], %c", "after the end of buffer %y"),
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i - 4]", "offset in buffer %x can be -4, must"),
-    ("store f32x8 %s[0], %t", "store f32x8 %s[40], %t", "ends up to 8 bytes after the end of buffer %s"),
+    ("store f32x8 %s[0], %t", "store f32x8 %s[40], %t", "the access ends up to 8 bytes after the end of buffer %s"),
     ("load f32x8 %x[32*%row]", "load f32x8 %x[32*%row + 32]", "after the end of buffer %x"),
     // Edits that break rules of access to buffers.
     ("store f32x8 %y[32*%i], %c", "store f32x8 %x[32*%i], %c", "buffer %x is `read`, must be"),
@@ -128,7 +128,7 @@ fn every_kernel_command_shows_the_error_position() {
         let output = ixc(command).output().unwrap();
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(65), "{command:?}: {said}");
-        let shown = "k.ix:8:5: ends up to 4 bytes after the end of buffer %x";
+        let shown = "k.ix:8:5: the access ends up to 4 bytes after the end of buffer %x";
         assert!(said.contains(shown) && said.ends_with("\n      ^\n"), "{command:?}: {said}");
     }
 }

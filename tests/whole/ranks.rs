@@ -335,8 +335,16 @@ fn hostile_plans_with_sums_in_halves_are_refused() {
     };
     // Exchanges of ranks with different halves do not match, so both ranks get the wrong number
     // here.
-    refused("tokens from which a sum has halves is 1", &[0, 1], &halves(|halves| halves.rows = 1));
-    refused("steps before a sum in halves is 4294967295", &[0], &halves(|halves| halves.before = u32::MAX));
+    refused(
+        "the number of tokens from which a sum is computed in halves is 1",
+        &[0, 1],
+        &halves(|halves| halves.rows = 1),
+    );
+    refused(
+        "the number of steps before a sum in halves is 4294967295",
+        &[0],
+        &halves(|halves| halves.before = u32::MAX),
+    );
     refused("expected tasks that compute each token from its own rows", &[0], &halves(|halves| halves.before += 1));
     refused(
         "expected steps of the sum's layer that no other sum divides into halves",
@@ -397,7 +405,7 @@ fn saved_sequences_continue_on_all_ranks() {
             let end = damaged.len() - 5;
             damaged[end] ^= 1;
             let error = second.load_state(FIRST, &mut &damaged[..], saved.len() as u64).unwrap_err().to_string();
-            let refusal = format!("rank {} cannot save or load its part: has checksum", ranks - 1);
+            let refusal = format!("rank {} cannot save or load its part: the saved state has checksum", ranks - 1);
             assert!(error.starts_with(&refusal), "{how}: {error}");
             assert_eq!(second.position(), 0, "{how}");
             second.step(&prompt, &[4]).unwrap();
@@ -422,11 +430,11 @@ fn saved_sequences_of_other_ranks_are_refused() {
         assert_eq!(engine.position(), 0);
     };
     let (two, one) = (saved(of_two()), saved(of_one()));
-    refused(of_one(), &two, "was saved on 2 ranks; this plan is for 1");
-    refused(of_two(), &one, "was saved on 1 ranks; this plan is for 2");
-    refused(of_two(), &two[..two.len() - 1], "has ");
+    refused(of_one(), &two, "the state was saved on 2 ranks; this plan is for 1");
+    refused(of_two(), &one, "the state was saved on 1 ranks; this plan is for 2");
+    refused(of_two(), &two[..two.len() - 1], "the saved state has ");
     let of_layers = load(plans(&model, 2, Division::Layers, None), 1, 0).unwrap();
-    refused(of_layers, &two, "was saved by another plan");
+    refused(of_layers, &two, "the state was saved by another plan");
 }
 
 /// Changes the first exchange of a plan for which `change` returns true.

@@ -57,7 +57,7 @@ fn some(list: &str) -> &str {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// No item has a matching name.
-    #[error("nothing has the name {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
+    #[error("no op, weight, state, value or kernel has the name {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
     NoName {
         /// Pattern of the option.
         pattern: String,
@@ -67,7 +67,7 @@ pub enum SelectError {
         ops: Vec<String>,
     },
     /// A requested layer does not exist.
-    #[error("nothing is in layer {asked}; the layers are {}", some(layers))]
+    #[error("layer {asked} has no ops, steps or decisions; layers that have some: {}", some(layers))]
     NoLayer {
         /// Layers that the selection requests.
         asked: String,
@@ -75,7 +75,7 @@ pub enum SelectError {
         layers: String,
     },
     /// All items with a matching name are in layers that the selection does not include.
-    #[error("{pattern:?} is not in layer {asked}; it is in {layers}")]
+    #[error("{pattern:?} is not in layer {asked}; its layers: {layers}")]
     Elsewhere {
         /// Requested pattern.
         pattern: String,
@@ -257,17 +257,23 @@ mod tests {
     fn empty_selection_lists_available_names() {
         assert_eq!(
             select(Some("ffn_gate_imp"), &[]).unwrap_err(),
-            "nothing has the name \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
+            "no op, weight, state, value or kernel has the name \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
         );
         assert_eq!(
             select(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
             "similar names: linear, linear.qkv"
         );
         assert!(!select(Some("zzz"), &[]).unwrap_err().contains("similar names"));
-        assert_eq!(select(None, &["7-9"]).unwrap_err(), "nothing is in layer 7-9; the layers are 0-2");
-        assert_eq!(select(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
-        assert_eq!(select(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
-        assert_eq!(select(Some("linear"), &["5"]).unwrap_err(), "nothing is in layer 5; the layers are 0-2");
+        assert_eq!(
+            select(None, &["7-9"]).unwrap_err(),
+            "layer 7-9 has no ops, steps or decisions; layers that have some: 0-2"
+        );
+        assert_eq!(select(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; its layers: 0, 2");
+        assert_eq!(select(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; its layers: none");
+        assert_eq!(
+            select(Some("linear"), &["5"]).unwrap_err(),
+            "layer 5 has no ops, steps or decisions; layers that have some: 0-2"
+        );
     }
 
     #[test]

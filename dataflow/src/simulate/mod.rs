@@ -103,7 +103,7 @@ pub enum SimulateError {
         expected: u64,
     },
     /// A routing names an expert that does not exist.
-    #[error("routing {routing} sends token {token} to expert {found}; it has {experts} experts")]
+    #[error("routing {routing} sends token {token} to expert {found}; the layer of this routing has {experts} experts")]
     Expert {
         /// Number of the routing.
         routing: u32,

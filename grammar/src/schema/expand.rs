@@ -161,7 +161,9 @@ impl<'s> Sets<'s> {
             let pointer = self.document.get(at.subschema).1.to_owned();
             return Err(schema_error(
                 &pointer,
-                format!("it has more than {MAX_ALTERNATIVES} combinations of alternatives; use fewer"),
+                format!(
+                    "this part of the schema has more than {MAX_ALTERNATIVES} combinations of alternatives; use fewer"
+                ),
             ));
         }
         Ok(ValueSet::new(all, is_exact))
@@ -177,7 +179,10 @@ impl<'s> Sets<'s> {
         }
         if all.len() > MAX_ALTERNATIVES {
             let pointer = self.document.get(at).1.to_owned();
-            return Err(schema_error(&pointer, format!("it has more than {MAX_ALTERNATIVES} alternatives; use fewer")));
+            return Err(schema_error(
+                &pointer,
+                format!("this part of the schema has more than {MAX_ALTERNATIVES} alternatives; use fewer"),
+            ));
         }
         Ok(ValueSet::new(all, is_exact))
     }

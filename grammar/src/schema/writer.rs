@@ -67,7 +67,7 @@ impl<'s> Writer<'s> {
         let _ = writeln!(self.lark, "start: {start}");
         while let Some((state, number)) = self.todo.pop() {
             if self.names.len() > MAX_RULES {
-                return Err(schema_error("#", format!("it has more than {MAX_RULES} different parts")));
+                return Err(schema_error("#", format!("the schema has more than {MAX_RULES} different parts")));
             }
             let set = self.sets.state(&state)?;
             let at = state.iter().next().map_or(0, |literal| literal.subschema);

@@ -71,7 +71,7 @@ pub enum ParseProblem {
         name: String,
     },
     /// An op without one of its attributes.
-    #[error("{op} needs the attribute {attr}; it has {known}")]
+    #[error("{op} needs the attribute {attr}; its attributes: {known}")]
     MissingAttr {
         /// Mnemonic of the op.
         op: &'static str,
@@ -81,7 +81,7 @@ pub enum ParseProblem {
         known: String,
     },
     /// An attribute that an op does not have.
-    #[error("{op} has no attribute {attr}; it has {known}")]
+    #[error("{op} has no attribute {attr}; its attributes: {known}")]
     NoAttr {
         /// Mnemonic of the op.
         op: &'static str,

@@ -230,7 +230,9 @@ pub enum Problem {
         least: i128,
     },
     /// An access that may end after the end of its buffer.
-    #[error("ends up to {excess} bytes after the end of buffer %{buffer}, must end inside for all dims in range")]
+    #[error(
+        "the access ends up to {excess} bytes after the end of buffer %{buffer}, must end inside for all dims in range"
+    )]
     AfterEnd {
         /// Name of the buffer.
         buffer: String,

@@ -62,7 +62,7 @@ pub enum ChoiceUnit {
 
 /// Error for a text that is not a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a choice of places, such as `16 chosen in runs of 4`")]
+#[error("expected a choice of cache slots, such as `16 chosen in runs of 4`")]
 pub struct ChoiceError;
 
 impl ChoiceError {

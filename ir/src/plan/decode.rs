@@ -33,7 +33,9 @@ pub enum DecodeError {
     #[error(transparent)]
     Encoding(#[from] postcard::Error),
     /// The value would take too much memory.
-    #[error("its first {bytes} bytes need more than {MEMORY_PER_BYTE} times their size in memory, more than any plan")]
+    #[error(
+        "the first {bytes} bytes of the plan need more than {MEMORY_PER_BYTE} times their size in memory, more than any plan"
+    )]
     Memory {
         /// Number of bytes read so far.
         bytes: usize,

@@ -70,7 +70,13 @@ impl AttentionEntries {
             }
             false => ItemDivision::Whole,
         };
-        Ok(KernelOffer { spec: spec.into(), row_chunk: 1, division, why: "it sees entries", larger: None })
+        Ok(KernelOffer {
+            spec: spec.into(),
+            row_chunk: 1,
+            division,
+            why: "the chosen kernel reads compressed entries",
+            larger: None,
+        })
     }
 
     fn operands(&self) -> Operands {

@@ -113,60 +113,60 @@ pub enum Reason {
     #[error("{0}")]
     Preferred(&'static str),
     /// The request has entries, which the kernel does not support.
-    #[error("it sees no entries")]
+    #[error("the kernel does not support compressed entries")]
     Entries,
     /// The request has no entries, and the kernel needs them.
-    #[error("there are no entries")]
+    #[error("the kernel needs compressed entries, but this attention has none")]
     NoEntries,
     /// The request has entries, but the state of its positions has no window, or has chunks.
-    #[error("entries need a window without chunks")]
+    #[error("the kernel supports compressed entries only with a sliding window without chunks")]
     WindowOfEntries,
     /// The request has a window, which the kernel does not support.
-    #[error("it sees all positions, and rows see a window of them")]
+    #[error("the kernel does not support sliding windows")]
     Window,
     /// The request has no window, and the kernel needs one.
-    #[error("rows see all positions, not a window of them")]
+    #[error("the kernel needs a sliding window, but rows see all positions")]
     NoWindow,
     /// An index chose the positions, which the kernel does not support.
-    #[error("it sees no positions that an index chose")]
+    #[error("the kernel does not support positions that an index chose")]
     Chosen,
     /// Rows see positions after their own, which the kernel does not support.
-    #[error("it sees no positions after the row's position")]
+    #[error("the kernel does not support positions after the row's own")]
     Lookahead,
     /// Rows see positions after their own, and the state has a window.
-    #[error("it sees no positions after the row's position if the state has a window")]
+    #[error("the kernel does not support positions after the row's own if the state has a sliding window")]
     AheadOfWindow,
     /// Rows see positions after their own, and an index chose the positions.
-    #[error("it sees no positions after the row's position if an index chose some")]
+    #[error("the kernel does not support positions after the row's own if an index chose the positions")]
     AheadOfChoice,
     /// Rows see positions after their own, and heads have slopes.
-    #[error("its ALiBi slopes cover only positions before the row; here rows also see later positions")]
+    #[error("the kernel supports ALiBi slopes only if rows see no positions after their own")]
     AheadWithSlopes,
     /// Heads have slopes, which the kernel does not support.
-    #[error("it has no ALiBi slopes")]
+    #[error("the kernel does not support ALiBi slopes")]
     Slopes,
     /// Heads have slopes, and an index chose the positions. Kernels read chosen positions from
     /// contiguous memory, so they do not know the distances.
-    #[error("it has no ALiBi slopes for positions that an index chose")]
+    #[error("the kernel does not support ALiBi slopes for positions that an index chose")]
     SlopesOfChoice,
     /// The scores have a cap, which the kernel does not support.
-    #[error("it has no soft cap of scores")]
+    #[error("the kernel does not support a soft cap of scores")]
     Cap,
     /// Heads have sinks, which the kernel does not support.
-    #[error("it has no sinks")]
+    #[error("the kernel does not support attention sinks")]
     Sinks,
     /// Keys or values are in a block format, which the kernel does not support for chosen positions
     /// and entries.
-    #[error("it reads chosen positions and entries only in f16, not in a block format")]
+    #[error("the kernel reads compressed entries, and positions that an index chose, only in f16")]
     Blocks,
     /// The target has no tile registers.
     #[error("the target has no tile registers")]
     NoTiles,
     /// The steps have too few rows for the kernel.
-    #[error("tiles do not pay for so few rows: threads would lack items")]
+    #[error("too few rows for tiles: there would be fewer work items than threads")]
     FewRows,
     /// The steps have several rows, and the kernel computes only one.
-    #[error("it takes one row")]
+    #[error("the kernel computes one row at a time")]
     SeveralRows,
 }
 

@@ -76,7 +76,7 @@ impl AttentionWindow {
             spec: AttentionWindow { heads, scores, key_heads, rows, window: positions, chunked, both, cache }.into(),
             row_chunk: rows,
             division: ItemDivision::Whole,
-            why: "it reads the window alone",
+            why: "the chosen kernel reads only the positions of the sliding window",
             larger: None,
         })
     }

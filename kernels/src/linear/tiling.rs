@@ -129,8 +129,8 @@ pub enum TilingError {
         /// Maximum number of rows that the kernel accepts.
         most: u32,
     },
-    /// Parts whose items do not cover the weight's rows exactly.
-    #[error("the parts end at row {end}; the weight has {rows} rows")]
+    /// A tiling whose work items do not cover the weight's rows exactly.
+    #[error("the parts of the tiling end at row {end}; the weight has {rows} rows")]
     Length {
         /// End of the last part, in weight rows.
         end: u64,

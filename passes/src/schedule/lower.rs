@@ -484,7 +484,10 @@ impl<'a> Lowering<'a> {
         let x = self.operand(op, "x")?;
         // A routed row is one slot of a token, so the slots of a token are not adjacent like heads.
         if matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported_error(op.kind.row().mnemonic, "slots of a token as heads; they are rows of their own");
+            return unsupported_error(
+                op.kind.row().mnemonic,
+                "expert slots of a token as heads; each slot has a row of its own",
+            );
         }
         Ok(Binding::ArenaRows(x))
     }
@@ -493,7 +496,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn check_positions(&self, op: &Op) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
-            return unsupported_error(name, "positions other than the parameter's");
+            return unsupported_error(name, "positions that are not the parameter `pos`");
         };
         Ok(())
     }

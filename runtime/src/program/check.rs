@@ -41,7 +41,7 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {
         return Err(Problem::Shape {
-            expected: "rows of tokens, no parts of positions, and one state with a window or shared places",
+            expected: "rows of tokens, positions not divided into parts, and one state with a window or shared cache slots",
         });
     }
     Ok(Some(sliding))
@@ -56,7 +56,9 @@ fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> 
     let reach = match (reaches.next(), needs_end) {
         (None, false) => return Ok(None),
         (None, true) => {
-            return Err(Problem::Shape { expected: "rows that see both ways, because a dim uses the end of the text" });
+            return Err(Problem::Shape {
+                expected: "rows that attend to later positions, because a dim uses the end of the text",
+            });
         }
         (Some(reach), _) => reach,
     };
@@ -70,7 +72,7 @@ fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> 
     match of_all && task.rows == RowAxis::Tokens && reaches.all(|other| other == reach) {
         true => Ok(Some(reach)),
         false => Err(Problem::Shape {
-            expected: "rows of tokens and states with all positions, because rows see later positions",
+            expected: "rows of tokens and states with all positions, because rows attend to later positions",
         }),
     }
 }
@@ -107,7 +109,12 @@ impl Checker<'_> {
             }
             match step {
                 Step::Run { tasks, alone } => {
-                    let rows = range("rows with which one thread works alone", *alone, 0, self.plan.max_tokens);
+                    let rows = range(
+                        "the number of rows up to which one thread runs the step",
+                        *alone,
+                        0,
+                        self.plan.max_tokens,
+                    );
                     at(&format!("step {i}"), rows)?;
                     let mut next = PartPlace::default();
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
@@ -168,7 +175,8 @@ impl Checker<'_> {
             }
             if layers.next_if(|layer| layer.end == i + 1).is_some() {
                 if open != 0 {
-                    let problem = Problem::Shape { expected: "a release by the layer that requested the experts" };
+                    let problem =
+                        Problem::Shape { expected: "a release of the experts by the layer that requested them" };
                     return at(&format!("step {i}: experts"), Err(problem));
                 }
                 // Actions run only between the stages of a layer, so an empty stage follows.
@@ -233,13 +241,13 @@ impl Checker<'_> {
         if routing.experts == group.experts {
             Ok(())
         } else {
-            Err(Problem::Shape { expected: "a routing to as many experts as the group has" })
+            Err(Problem::Shape { expected: "a routing among as many experts as the group of experts has" })
         }
     }
 
     fn predicted_ids(&self, group: u32, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
         let group = id("group of experts", group, &self.plan.expert_groups)?;
-        range("experts predicted for a token", count, 1, group.experts)?;
+        range("the number of experts predicted for a token", count, 1, group.experts)?;
         slots(self.plan, ids, first, count)
     }
 
@@ -247,7 +255,7 @@ impl Checker<'_> {
         if let RowAxis::Routed(bucket) = task.rows {
             self.check_filled(bucket, filled)?;
         }
-        range("arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
+        range("the number of arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
         for arg in &task.args {
             self.source(arg.source, filled)?;
             self.check_unshifted(task.columns, arg)?;
@@ -257,10 +265,13 @@ impl Checker<'_> {
             return Err(Problem::Variants);
         }
         for variant in &task.variants {
-            range("row chunk", variant.row_chunk, 1, u64::from(u32::MAX))?;
+            range("the maximum number of rows of a work item", variant.row_chunk, 1, u64::from(u32::MAX))?;
             self.kernel(task, variant.kernel, &variant.dims)?;
             if let Some(dim) = variant.dims.iter().find(|dim| dim.uses(DimInput::Band)) {
-                return Err(Problem::Dim { dim: dim.to_string(), expected: "needs an item that is a band" });
+                return Err(Problem::Dim {
+                    dim: dim.to_string(),
+                    expected: "needs a work item that is a band of a column",
+                });
             }
             self.bands(task, variant)?;
         }
@@ -278,7 +289,7 @@ impl Checker<'_> {
             // inputs are.
             dim.range(DimInput::bounds)?;
             if dim.uses_positions() && task.rows != RowAxis::Tokens {
-                return Err(Problem::Dim { dim: dim.to_string(), expected: "needs rows that are tokens" });
+                return Err(Problem::Dim { dim: dim.to_string(), expected: "needs a task whose rows are tokens" });
             }
         }
         self.arguments(kernel, &task.args)?;
@@ -289,9 +300,9 @@ impl Checker<'_> {
     /// depend on the band, or an argument must have a band stride.
     fn bands(&self, task: &Task, variant: &Variant) -> Result<(), Problem> {
         let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
-        range("bands of a column", *count, 2, MAX_BANDS)?;
+        range("the number of bands of a column", *count, 2, MAX_BANDS)?;
         if variant.split.is_some() {
-            return Err(Problem::Shape { expected: "bands or parts, not both" });
+            return Err(Problem::Shape { expected: "bands of columns or parts of the positions, not both" });
         }
         if strides.len() != task.args.len() {
             return Err(Problem::Count { what: "strides of bands", found: strides.len(), expected: task.args.len() });
@@ -300,14 +311,14 @@ impl Checker<'_> {
         let is_numbered = dims.iter().any(|dim| dim.uses(DimInput::Band));
         for (_, dim) in dims.iter().zip(&kernel.dims).filter(|(value, _)| value.is(DimInput::Band)) {
             let max = if dim.lo > 0 { 0 } else { u64::try_from(dim.hi).map_or(0, |last| last.saturating_add(1)) };
-            range("bands of a column, of those that its kernel can tell apart,", *count, 2, max)?;
+            range("the number of bands of a column that the kernel's dim can number", *count, 2, max)?;
         }
         for ((buffer, arg), stride) in kernel.buffers.iter().zip(&task.args).zip(strides) {
             if matches!(arg.source, Source::Chosen { .. }) && *stride != 0 {
-                return Err(Problem::Shape { expected: "bands with the same chosen places" });
+                return Err(Problem::Shape { expected: "the same chosen cache slots for all bands of a column" });
             }
             if matches!(buffer.access, Access::Write) && *stride == 0 && !is_numbered {
-                return Err(Problem::Shape { expected: "bands that write different places" });
+                return Err(Problem::Shape { expected: "bands of a column that write different memory" });
             }
             if matches!(buffer.access, Access::Index(_)) && !stride.is_multiple_of(4) {
                 return Err(Problem::IndexAlignment { buffer: buffer.name.clone() });
@@ -323,12 +334,14 @@ impl Checker<'_> {
         for variant in &task.variants {
             let Some(split) = variant.split else { continue };
             if task.rows != RowAxis::Tokens || variant.row_chunk != 1 {
-                return Err(Problem::Shape { expected: "rows of tokens, one at a time, because the task has parts" });
+                return Err(Problem::Shape {
+                    expected: "rows of tokens, one at a time, because the task divides the positions into parts",
+                });
             }
-            range("parts", split.division.parts, 1, MAX_PARTS)?;
-            range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
+            range("the number of parts of the positions", split.division.parts, 1, MAX_PARTS)?;
+            range("the number of blocks in a part of the positions", split.division.blocks, 1, MAX_PARTS)?;
             rows = rows.max(variant.up_to_rows.min(self.plan.max_tokens).into());
-            range("positions of a place of parts", split.every, 1, MAX_CONTEXT)?;
+            range("the number of positions per cache slot in the parts of the positions", split.every, 1, MAX_CONTEXT)?;
             parts = parts.max(match split.leaves {
                 Leaves::Result => split.division.parts,
                 // There is a word for each block of the cache slots in the context.
@@ -348,7 +361,7 @@ impl Checker<'_> {
             };
             let Some(part) = part.filter(|part| bytes.is_none_or(|bytes| bytes == *part)) else {
                 return Err(Problem::Shape {
-                    expected: "kernels that write parts of one size for all dims, or words of a part's blocks",
+                    expected: "kernels whose partial results have one size for all dims, or are words for blocks of positions",
                 });
             };
             bytes = Some(part);
@@ -360,7 +373,7 @@ impl Checker<'_> {
                 };
                 if alone.dims.len() != combine.dims.len() || kinds(alone) != kinds(combine) {
                     return Err(Problem::Shape {
-                        expected: "a kernel for a single part with the buffers and dims of the combining kernel",
+                        expected: "a kernel for a single partial result, with the buffers and dims of the combining kernel",
                     });
                 }
             }
@@ -374,7 +387,7 @@ impl Checker<'_> {
                 }
                 _ => {
                     return Err(Problem::Shape {
-                        expected: "a kernel that combines parts, whose number is its only dim, into a result",
+                        expected: "a kernel that combines partial results, and whose only dim is their number",
                     });
                 }
             }
@@ -382,9 +395,14 @@ impl Checker<'_> {
         let Some(bytes) = bytes else { return Ok(PartPlace::default()) };
         let place = PartPlace { bytes, rows, parts, columns: task.columns, ..*next };
         let all = place.lines().saturating_mul(parts.into()).saturating_mul(bytes);
-        next.offset =
-            range("bytes of parts", next.offset.saturating_add(all), 0, MAX_PARTS).map(|()| next.offset + all)?;
-        range("rows and columns of parts", next.line as u64 + place.lines(), 0, MAX_PARTS / LINE_BYTES)?;
+        next.offset = range("the number of bytes of partial results", next.offset.saturating_add(all), 0, MAX_PARTS)
+            .map(|()| next.offset + all)?;
+        range(
+            "the number of rows and columns with partial results",
+            next.line as u64 + place.lines(),
+            0,
+            MAX_PARTS / LINE_BYTES,
+        )?;
         next.line += place.lines() as usize;
         Ok(place)
     }
@@ -408,7 +426,7 @@ impl Checker<'_> {
                 let bytes = fields.first().and_then(|field| field.row_bytes()).filter(|_| fields.len() == 1);
                 let holds = fields.iter().all(|field| !field.positions && field.format == Format::F32);
                 if bytes != Some(4 * ngram::BEFORE as u64) || !holds || fields[0].columns != 1 {
-                    return Err(Problem::Shape { expected: "a state of the ids before a step" });
+                    return Err(Problem::Shape { expected: "a state that has the token ids before a step" });
                 }
                 if hash.modulus == 0
                     || hash.rows() > i32::MAX as u64
@@ -419,7 +437,7 @@ impl Checker<'_> {
                 Ok(())
             }
             Source::Input(Input::Row(input)) if !input.is_valid() => Err(Problem::Shape {
-                expected: "row inputs of at least one position, or of a choice of whole runs or blocks",
+                expected: "row inputs of at least one position, or of a choice of whole runs or blocks of positions",
             }),
             Source::Chosen { state, field, marks, choice } => self.check_choice(state, field, marks, choice),
             Source::Scratch | Source::Input(Input::Tokens | Input::Row(_) | Input::OutputRows) => Ok(()),

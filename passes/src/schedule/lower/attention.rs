@@ -61,7 +61,9 @@ impl Lowering<'_> {
                 let table = self.rope_table(Rotation::each(rope), op)?;
                 (table, rope.style, rope.dims, self.opt_weight(op, "norm"))
             }
-            None if cache.key < 2 => return unsupported_error(name, "keys of one element; they must have two"),
+            None if cache.key < 2 => {
+                return unsupported_error(name, "keys of one element; expected two elements or more");
+            }
             None => {
                 let table = RopeTable::still();
                 let (style, dims) = (table.style, table.dims());
@@ -164,7 +166,7 @@ impl Lowering<'_> {
         self.expect(name, &q, Format::F32, u64::from(cache.key).saturating_mul(w.width))?;
         self.expect(name, &w, Format::F32, w.width)?;
         if self.module.states[state.index()].window.is_some() {
-            return unsupported_error(name, "a state with a window");
+            return unsupported_error(name, "a state with a sliding window");
         }
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let positions = self.most_positions();
@@ -226,12 +228,12 @@ impl Lowering<'_> {
         let heads = q.width / d.max(1);
         self.expect(name, &q, Format::F32, heads * d)?;
         if self.module.states[state.index()].window.is_some() {
-            return unsupported_error(name, "a state with a window");
+            return unsupported_error(name, "a state with a sliding window");
         }
         let [top_k, every, local] = ["top_k", "block", "local"].map(|name| op.attr(name).int().unsigned_abs());
         if !CHOSEN_BLOCK.contains(&every) || !every.is_power_of_two() {
             let limit = format!("a power of two from {} to {}", CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
-            return unsupported_error(name, format!("blocks of {every} positions; it takes {limit}"));
+            return unsupported_error(name, format!("blocks of {every} positions; expected {limit} positions"));
         }
         let (top_k, every) = (fit("chosen positions", top_k)?, fit("positions of a block", every)?);
         let local = fit("local blocks", local)?;
@@ -273,8 +275,9 @@ impl Lowering<'_> {
                 }
                 Binding::Marks { choice, .. } => {
                     let own = choice.of_bit();
-                    let places =
-                        |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
+                    let places = |every: u32| {
+                        if every == 1 { "single positions".into() } else { format!("cache slots of {every} positions") }
+                    };
                     unsupported_error(
                         name,
                         format!(
@@ -400,7 +403,10 @@ impl Lowering<'_> {
     /// Returns a vector with the slope of each head: the decrease of its scores per position.
     fn slopes(&mut self, heads: u64, scores: &ScoreAttrs) -> Result<u32, ScheduleError> {
         if heads > MOST_SLOPES {
-            return unsupported_error("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
+            return unsupported_error(
+                "attention",
+                format!("ALiBi slopes of {heads} heads; expected at most {MOST_SLOPES} heads"),
+            );
         }
         let factor = if scores.slope == 0.0 { String::new() } else { format!(".{}", scores.slope) };
         let name = format!("slopes.{heads}.{}{factor}", scores.max_bias);
@@ -468,7 +474,7 @@ impl Lowering<'_> {
 }
 
 /// Reason against keys and values in block formats, for ops that choose positions or share entries.
-const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
+const IN_BLOCKS: &str = "keys or values in a block format; expected f16";
 
 /// Positions or entries that an index chose for each row.
 #[derive(Clone, Copy)]

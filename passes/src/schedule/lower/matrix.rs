@@ -183,10 +183,10 @@ impl Lowering<'_> {
     ) -> Result<ArenaRows, ScheduleError> {
         let problem = |problem: String| ScheduleError::Unsupported { op, problem };
         let &[heads, n, k] = &self.module.weights[w.index()].shape[..] else {
-            return Err(problem("a weight without matrices of heads".to_string()));
+            return Err(problem("a weight without one matrix for each head".to_string()));
         };
         if matches!(x.rows, Rows::Routed { .. }) {
-            return Err(problem("slots of a token as heads; they are rows of their own".to_string()));
+            return Err(problem("expert slots of a token as heads; each slot has a row of its own".to_string()));
         }
         let x = self.factor(x, w)?;
         let width = heads.checked_mul(k).ok_or_else(|| problem("rows of more than 2^64 elements".to_string()))?;

@@ -120,7 +120,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Positions, Rows::Tokens) => Ok(()),
-            _ => unsupported_error(name, "positions other than the parameter's, or rows other than tokens"),
+            _ => unsupported_error(name, "positions that are not the parameter `pos`, or rows other than tokens"),
         }
     }
 

@@ -40,7 +40,7 @@ impl Lowering<'_> {
                 let rows = match self.meaning(name, self.value_operand(op, "rows")?)? {
                     Binding::Ids | Binding::Positions => Rows::Tokens,
                     Binding::WantedRows => Rows::Outputs,
-                    _ => return unsupported_error(name, "rows other than a parameter's"),
+                    _ => return unsupported_error(name, "row indices that are not a parameter"),
                 };
                 let to = self.buffer("received", rows, Format::F32, op.attr("width").int().unsigned_abs())?;
                 self.add_exchange(Exchange::Receive { rows: to.buffer, from: peer("from")? });

@@ -208,7 +208,7 @@ impl Lowering<'_> {
             choices[0].up_to_rows = least.saturating_sub(1);
             choices.push(KernelChoice::by_chunks(u32::MAX, many));
         }
-        self.tell_by_rows(&label, &choices, &["it computes whole chunks of rows"], Vec::new);
+        self.tell_by_rows(&label, &choices, &["the kernel computes whole chunks of rows"], Vec::new);
         self.tasks.task(label, rows.axis(), count, choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }

@@ -148,7 +148,7 @@ impl Lowering<'_> {
     fn bucket(&mut self, op: &'static str, ids: Slots) -> Result<BucketId, ScheduleError> {
         match self.routing(op, ids)? {
             Rows::Routed { bucket, .. } => Ok(bucket),
-            Rows::Tokens | Rows::Outputs => unsupported_error(op, "ids that are not routed"),
+            Rows::Tokens | Rows::Outputs => unsupported_error(op, "expert ids that are not the result of a route"),
         }
     }
 

@@ -55,7 +55,7 @@ impl Lowering<'_> {
             _ => {
                 return unsupported_error(
                     name,
-                    "ids other than the parameters' and rows of ngram; only those are checked",
+                    "ids that are neither a parameter nor the result of ngram; only these are range-checked",
                 );
             }
         };
@@ -81,7 +81,7 @@ impl Lowering<'_> {
     pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
-            return unsupported_error(name, "ids other than the parameter's");
+            return unsupported_error(name, "token ids that are not the parameter `ids`");
         };
         let state = self.state(op, "tokens")?;
         Ok(Binding::Ngram(Ngram { state: state.0, hash: ngram_hash(op) }))
@@ -115,7 +115,7 @@ impl Lowering<'_> {
         for input in &inputs {
             self.expect(name, input, Format::F32, first.width)?;
             if input.rows != first.rows {
-                return unsupported_error(name, "rows of different routings");
+                return unsupported_error(name, "operands whose rows belong to different routings");
             }
         }
         let y = self.buffer(name, first.rows, Format::F32, first.width)?;
@@ -150,7 +150,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         self.expect(name, &s, Format::F32, heads)?;
         if s.rows != x.rows || residual.is_some_and(|residual| residual.rows != x.rows) {
-            return unsupported_error(name, "rows of different routings");
+            return unsupported_error(name, "operands whose rows belong to different routings");
         }
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let n = x.width / heads;
@@ -201,7 +201,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         self.expect(name, &w, Format::F32, w.width)?;
         if w.rows != x.rows || matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported_error(name, "rows of different routings");
+            return unsupported_error(name, "operands whose rows belong to different routings");
         }
         Ok((x, w, streams))
     }
@@ -230,7 +230,7 @@ impl Lowering<'_> {
         let (y, d) = (self.operand(op, "y")?, x.width / streams);
         self.expect(name, &y, Format::F32, d)?;
         if y.rows != x.rows {
-            return unsupported_error(name, "rows of different routings");
+            return unsupported_error(name, "operands whose rows belong to different routings");
         }
         let z = self.buffer(name, x.rows, Format::F32, x.width)?;
         let n = of_stream(d);
@@ -255,7 +255,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         self.expect(name, &y, Format::F32, d)?;
         if y.rows != x.rows || matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported_error(name, "rows of different routings");
+            return unsupported_error(name, "operands whose rows belong to different routings");
         }
         let w = self.weight_operand(op, "w");
         let label = self.label(op.kind, w);
@@ -338,7 +338,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (a, b, parts) = (self.operand(op, "a")?, self.operand(op, "b")?, self.parts(op, "a")?);
         if a.rows != b.rows {
-            return unsupported_error(name, "rows of different routings");
+            return unsupported_error(name, "operands whose rows belong to different routings");
         }
         let y = self.buffer(name, a.rows, Format::F32, a.width.saturating_add(b.width))?;
         let (m, n) = (a.width / parts, b.width / parts);
@@ -403,7 +403,10 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let x = self.operand(op, "x")?;
         let Binding::WantedRows = self.meaning(name, self.value_operand(op, "rows")?)? else {
-            return unsupported_error(name, "rows other than the parameter's; only those are checked");
+            return unsupported_error(
+                name,
+                "row indices that are not the parameter `rows`; only the parameter's are range-checked",
+            );
         };
         if x.rows != Rows::Tokens {
             return unsupported_error(name, "rows other than tokens");

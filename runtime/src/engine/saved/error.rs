@@ -24,7 +24,7 @@ pub enum SavedError {
     Changed(#[from] ChangedFile),
     /// The file is not a saved state.
     #[error(
-        "is not a saved state: begins with \"{}\", expected \"{}\"",
+        "the file is not a saved state: it begins with \"{}\", expected \"{}\"",
         found.escape_ascii(), expected.escape_ascii()
     )]
     Magic {
@@ -37,7 +37,7 @@ pub enum SavedError {
     #[error("pages of a sequence on several ranks cannot be saved or loaded; use a plan for one rank")]
     Divided,
     /// The state was saved on another number of ranks.
-    #[error("was saved on {found} ranks; this plan is for {expected}, and cannot continue it")]
+    #[error("the state was saved on {found} ranks; this plan is for {expected}, and cannot continue the state")]
     Ranks {
         /// The number of ranks that saved the state.
         found: u32,
@@ -62,16 +62,18 @@ pub enum SavedError {
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The input is not a saved state. The error does not include its bytes.
-    #[error("is not a saved state")]
+    #[error("the file is not a saved state")]
     NoState,
     /// The state has another version.
-    #[error("is a saved state of version {found}, this build reads version {VERSION}; save it again")]
+    #[error("the file is a saved state of version {found}; this build reads version {VERSION}; save the state again")]
     Version {
         /// The version found.
         found: u32,
     },
     /// The file has another length than its header declares.
-    #[error("has {found} bytes, but its header has a length of {expected}: the file is damaged or was cut short")]
+    #[error(
+        "the saved state has {found} bytes, but its header states {expected}: the file is damaged or was cut short"
+    )]
     Length {
         /// Bytes found.
         found: u64,
@@ -79,7 +81,7 @@ pub enum SavedError {
         expected: u64,
     },
     /// A part of the file is damaged.
-    #[error("has checksum {found:08x} in {part}, expected {expected:08x}: the file is damaged")]
+    #[error("the saved state has checksum {found:08x} in {part}, expected {expected:08x}: the file is damaged")]
     Checksum {
         /// Name of the part.
         part: String,
@@ -90,7 +92,7 @@ pub enum SavedError {
     },
     /// The state was saved by another plan.
     #[error(
-        "was saved by another plan ({found}); this plan ({expected}) has other states or kernels and cannot continue it"
+        "the state was saved by another plan ({found}); this plan ({expected}) has other states or kernels and cannot continue the state"
     )]
     OtherPlan {
         /// Digest of the plan that saved the state.
@@ -99,7 +101,9 @@ pub enum SavedError {
         expected: String,
     },
     /// The state was saved with another model's weights.
-    #[error("was saved with other weights ({found}); this model has {expected}; use the model or plan that saved it")]
+    #[error(
+        "the state was saved with other weights ({found}); this model has {expected}; use the model or plan that saved the state"
+    )]
     OtherModel {
         /// Digest of the weights that it was saved with.
         found: String,
@@ -108,7 +112,7 @@ pub enum SavedError {
     },
     /// The state begins at another position than the caller needs: a page instead of a whole
     /// sequence, or the reverse.
-    #[error("has positions from {found} on; expected positions from {expected} on")]
+    #[error("the saved state has positions from {found} on; expected positions from {expected} on")]
     From {
         /// The state's first position.
         found: u32,
@@ -116,7 +120,7 @@ pub enum SavedError {
         expected: u32,
     },
     /// The state has more positions than the context.
-    #[error("has {found} positions, but the context has only {context} (use a larger context)")]
+    #[error("the saved state has {found} positions, but the context has only {context} (use a larger context)")]
     Positions {
         /// Number of positions.
         found: u32,
@@ -124,7 +128,7 @@ pub enum SavedError {
         context: u32,
     },
     /// A number in the header is out of range.
-    #[error("has {what} {found}, must be {expected}")]
+    #[error("the saved state has {what} {found}, must be {expected}")]
     Number {
         /// Name of the number.
         what: String,
@@ -144,7 +148,9 @@ pub enum SavedError {
         vocabulary: u32,
     },
     /// The sequence does not hold the states at this position.
-    #[error("cannot be continued at position {position}: the last positions of {state} before it are missing")]
+    #[error(
+        "the sequence cannot be continued at position {position}: the last positions of {state} before it are missing"
+    )]
     NotHeld {
         /// Requested position.
         position: u32,
@@ -158,7 +164,7 @@ pub enum SavedError {
         id: SequenceId,
     },
     /// The number of tokens does not match the states.
-    #[error("found {found} tokens for a sequence that holds {held}; expected {held} to {max} tokens")]
+    #[error("found {found} tokens for a sequence with {held} positions; expected {held} to {max} tokens")]
     Tokens {
         /// Number of tokens passed by the caller.
         found: usize,

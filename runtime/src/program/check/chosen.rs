@@ -9,9 +9,13 @@ use super::Checker;
 
 /// Checks that a choice selects at least one slot, and whole runs or blocks of slots.
 fn check(choice: PositionChoice) -> Result<(), Problem> {
-    range("chosen places", choice.top_k, 1, MAX_CONTEXT)?;
-    range("positions that are chosen together", choice.every, 1, MAX_CONTEXT)?;
-    if choice.is_valid() { Ok(()) } else { Err(Problem::Shape { expected: "a choice of whole runs or blocks" }) }
+    range("the number of chosen cache slots", choice.top_k, 1, MAX_CONTEXT)?;
+    range("the number of positions that are chosen together", choice.every, 1, MAX_CONTEXT)?;
+    if choice.is_valid() {
+        Ok(())
+    } else {
+        Err(Problem::Shape { expected: "a choice of whole runs or blocks of positions" })
+    }
 }
 
 /// Returns the choice that determines which positions a task's rows see; `None` if they see all
@@ -24,7 +28,9 @@ pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
     let mut choices = task.args.iter().filter_map(chosen);
     let Some(choice) = choices.next() else { return Ok(None) };
     if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
-        return Err(Problem::Shape { expected: "rows of tokens and a single choice, because places are chosen" });
+        return Err(Problem::Shape {
+            expected: "rows of tokens and a single choice, because an index chose cache slots",
+        });
     }
     // Chosen entries are read in addition to positions, so they do not limit the positions.
     if choice.of == ChoiceUnit::Entries {
@@ -32,11 +38,11 @@ pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
         return if alone {
             Ok(None)
         } else {
-            Err(Problem::Shape { expected: "one row at a time, because entries are chosen" })
+            Err(Problem::Shape { expected: "one row at a time, because an index chose compressed entries" })
         };
     }
     if task.args.iter().any(|arg| matches!(arg.source, Source::State { .. })) {
-        return Err(Problem::Shape { expected: "no other states, because positions are chosen" });
+        return Err(Problem::Shape { expected: "no arguments from other states, because an index chose positions" });
     }
     Ok(Some(choice))
 }
@@ -48,13 +54,13 @@ impl Checker<'_> {
         let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
         let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
         if [offset, row_stride, expert_stride] != [0; 3] || !column_stride.is_multiple_of(4) {
-            return Err(Problem::Shape { expected: "all chosen places, from the first" });
+            return Err(Problem::Shape { expected: "all chosen cache slots, from the first" });
         }
         let marks = id("buffer", marks.0, &self.plan.buffers)?;
         let last = column_stride.saturating_mul(u64::from(columns).saturating_sub(1));
         match last.saturating_add(self.bytes_of_bits(choice)) <= marks.row_bytes {
             true => Ok(()),
-            false => Err(Problem::Shape { expected: "a bit of each column for each place of the context" }),
+            false => Err(Problem::Shape { expected: "a bit for each column and each cache slot of the context" }),
         }
     }
 
@@ -82,13 +88,15 @@ impl Checker<'_> {
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
             return Err(Problem::Shape {
-                expected: "an f16 state without a window, whose places have the choice's size",
+                expected: "an f16 state without a window, with as many positions per cache slot as the choice",
             });
         }
         let marks = id("buffer", marks.0, &self.plan.buffers)?;
         let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
         if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < self.bytes_of_bits(choice) {
-            return Err(Problem::Shape { expected: "an aligned bit of each token for each place of the context" });
+            return Err(Problem::Shape {
+                expected: "aligned rows for tokens, with one bit for each cache slot of the context",
+            });
         }
         Ok(())
     }
@@ -111,7 +119,7 @@ impl Checker<'_> {
                     _ => false,
                 };
                 if kernel.buffers.iter().zip(&task.args).any(writes) {
-                    return Err(Problem::Shape { expected: "a step after the one that writes the chosen places" });
+                    return Err(Problem::Shape { expected: "a step after the one that writes the chosen cache slots" });
                 }
             }
         }

@@ -28,9 +28,9 @@ impl Checker<'_> {
         free: Range<usize>,
     ) -> Result<usize, Problem> {
         let Some((sum, halves)) = first_half(exchange) else { return Ok(free.start) };
-        range("tokens from which a sum has halves", halves.rows, 2, MAX_TOKENS)?;
-        range("steps before a sum in halves", halves.before, 0, MAX_STEPS)?;
-        range("steps after a sum in halves", halves.after, 0, MAX_STEPS)?;
+        range("the number of tokens from which a sum is computed in halves", halves.rows, 2, MAX_TOKENS)?;
+        range("the number of steps before a sum in halves", halves.before, 0, MAX_STEPS)?;
+        range("the number of steps after a sum in halves", halves.after, 0, MAX_STEPS)?;
         let (before, after) = (halves.before as usize, halves.after as usize);
         let first = at.checked_sub(before).filter(|first| *first >= free.start);
         let steps = self.plan.steps.get(..free.end).unwrap_or_default();
@@ -66,7 +66,9 @@ impl Checker<'_> {
         let is_apart = |pair: &[BufferId]| self.extent(pair[0]).end <= self.extent(pair[1]).start;
         match buffers.windows(2).all(is_apart) {
             true => Ok(()),
-            false => Err(Problem::Shape { expected: "memory of its own for each buffer of steps that compute halves" }),
+            false => Err(Problem::Shape {
+                expected: "separate memory for each buffer of the steps that compute halves of the rows",
+            }),
         }
     }
 }
