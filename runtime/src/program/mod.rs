@@ -285,8 +285,8 @@ pub enum RowSeparation {
     /// Rows are never separated: the result of a row does not depend on other rows.
     Never,
     /// Rows of different additions are separated if results must be bit-exact and AMX tiles would
-    /// multiply these rows together. Tiles round differently from vectors, but vectors give the same
-    /// bits for any number of rows. See [`RowSeparation`] for additions.
+    /// multiply these rows together. Tiles round differently from vectors, but vectors give the
+    /// same bits for any number of rows. See [`RowSeparation`] for additions.
     Tiles,
     /// Rows are separated if additions must be bit-exact, because this task rounds differently with
     /// many rows than with few.

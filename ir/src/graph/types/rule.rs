@@ -308,8 +308,8 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns whether the attribute `score` names a function by which an expert's routing weight
-    /// depends on the experts that are not yet chosen.
+    /// Returns whether the attribute `score` makes an expert's routing weight depend on the
+    /// experts that are not yet chosen.
     pub(in crate::graph) fn weighs_by_those_left(&self) -> bool {
         RouteScore::from_word(self.find_attr("score").word()).is_some_and(RouteScore::weighs_by_those_left)
     }
