@@ -226,13 +226,13 @@ impl Op {
 
 fn vectors(operands: &[Type], result: Type) -> Result<(), String> {
     match operands.iter().chain([&result]).find(|ty| ty.is_tile()) {
-        Some(found) => Err(format!("over vectors, found {found}; only ops whose names begin with `tile_` take tiles")),
+        Some(found) => Err(format!("vectors, found {found}; only ops whose names begin with `tile_` take tiles")),
         None => Ok(()),
     }
 }
 
 fn tile(ty: Type) -> Result<(), String> {
-    if ty.is_tile() { Ok(()) } else { Err(format!("a tile as tile<16x64xi8>, found {ty}")) }
+    if ty.is_tile() { Ok(()) } else { Err(format!("a tile such as tile<16x64xi8>, found {ty}")) }
 }
 
 fn stride(found: i64, least: u32) -> Result<(), String> {
@@ -304,7 +304,7 @@ fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "fewer lanes of {}, from a multiple of their number on, found {r} from {first} of {}",
+        "fewer lanes of {}, whose first lane is a multiple of their number, found {r} from {first} of {}",
         o[0].elem.name(),
         o[0]
     ))
@@ -335,7 +335,7 @@ fn widen(o: &[Type], r: Type, _: i64) -> Result<(), String> {
     if o[0].lanes == r.lanes && pairs.contains(&(o[0].elem, r.elem)) {
         return Ok(());
     }
-    Err(format!("i8 with i16 or i32, or i16 with i32, lanes alike, found {} and {r}", o[0]))
+    Err(format!("i8 with i16 or i32, or i16 with i32, with equal numbers of lanes, found {} and {r}", o[0]))
 }
 
 fn reduce(o: &[Type], r: Type, _: i64) -> Result<(), String> {

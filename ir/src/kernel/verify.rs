@@ -133,7 +133,7 @@ pub enum Problem {
         ty: Type,
     },
     /// A statement that does not fit its op's row of the op table.
-    #[error("must have {expected}, found {found}")]
+    #[error("the statement must have {expected}, found {found}")]
     Shape {
         /// Description of the expected shape.
         expected: String,
@@ -141,7 +141,7 @@ pub enum Problem {
         found: String,
     },
     /// Types that break the op's type rule.
-    #[error("must be {expected}")]
+    #[error("expected {expected}")]
     Types {
         /// Text of the expected and the actual types.
         expected: String,
