@@ -99,7 +99,7 @@ fn routings_without_slots_stay_empty() {
     let text = "func @f(%i: i32[T, K], %p: f32[T, K]) -> (i32[T, 1], f32[T, 1]) {
         %ids, %q, %late, %r = expert.split %i, %p {now = 1} return %ids, %q }";
     let error = parse(text).unwrap_err().to_string();
-    let expected = "expert.split: operand ids is i32[T, K]; it must be one with a number in place of K";
+    let expected = "expert.split: operand ids is i32[T, K]; it must be a type with a number in place of K";
     assert!(error.ends_with(expected), "{error}");
 }
 

@@ -64,10 +64,10 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [dt] = rule.weight("dt")?;
     let decays = if by_channel { heads.checked_mul(dk) } else { Some(heads) };
     if Some(dt) != decays {
-        return Err(rule.operand("dt", "one with a number for each of a row of alpha"));
+        return Err(rule.operand("dt", "a type with a number for each of a row of alpha"));
     }
     if !heads.is_multiple_of(key_heads) {
-        return Err(rule.operand("v", format!("one with a multiple of {key_heads} heads")));
+        return Err(rule.operand("v", format!("a type with a multiple of {key_heads} heads")));
     }
     Ok(Shape { rows: rows.clone(), state: vec![heads, dk, dv], result: vec![heads, dv] })
 }

@@ -20,7 +20,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     rule.same_number("w", own, channels)?;
     // The number of taps is limited, since the kernel keeps the earlier rows in registers.
     if !(2..=MOST_TAPS).contains(&taps) {
-        return Err(rule.operand("w", format!("one with 2 to {MOST_TAPS} taps")));
+        return Err(rule.operand("w", format!("a type with 2 to {MOST_TAPS} taps")));
     }
     let before = (taps - 1).saturating_mul(rule.positive("dilation")?);
     if before > MOST_BEFORE {

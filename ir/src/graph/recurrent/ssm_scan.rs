@@ -39,7 +39,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
         return Err(rule.operand("a", format!("[{heads}], or [{heads}, {s}] where heads are of one element")));
     }
     if !heads.is_multiple_of(groups) {
-        return Err(rule.operand("x", format!("one with a multiple of {groups} heads")));
+        return Err(rule.operand("x", format!("a type with a multiple of {groups} heads")));
     }
     Ok(Shape { rows: rows.clone(), state: vec![heads, s, p], result: vec![heads, p] })
 }

@@ -31,7 +31,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     rule.same("v", v_rows, rows)?;
     rule.same("v", value_heads, key_heads)?;
     if rule.has("find") != rule.has("remove") {
-        return Err(rule.operand("remove", "there with find, and absent without"));
+        return Err(rule.operand("remove", "present with find, and absent without find"));
     }
     for name in ["decay", "find", "remove"].into_iter().filter(|name| rule.has(name)) {
         if rule.f32(name)? != [rows, heads, d] {
@@ -40,7 +40,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     }
     let (heads, key_heads) = (rule.number("q", heads)?, rule.number("k", key_heads)?);
     if key_heads == 0 || !heads.is_multiple_of(key_heads) {
-        return Err(rule.operand("q", format!("one with a multiple of {key_heads} heads")));
+        return Err(rule.operand("q", format!("a type with a multiple of {key_heads} heads")));
     }
     let (d, dv) = (rule.number("q", d)?, rule.number("v", dv)?);
     Ok(Shape { rows: rows.clone(), state: vec![heads, d, dv], result: vec![heads, dv] })

@@ -33,7 +33,7 @@ pub(super) fn index_top_k(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     }
     if rule.find_attr("entries").bool() {
         if every == 1 {
-            return Err(rule.operand("kv", "the token of a state whose places several positions share"));
+            return Err(rule.operand("kv", "the token of a state in which several positions share a cache slot"));
         }
         return Ok(vec![Type::i32([rows.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()]);
     }
@@ -51,13 +51,13 @@ pub(super) fn attention(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let cache = rule.cache("kv")?;
     rule.rows("pos", rows)?;
     if rule.state("kv", StateKind::Paged)?.every != 1 {
-        return Err(rule.operand("kv", "the token of a state with a place for every position"));
+        return Err(rule.operand("kv", "the token of a state with a cache slot for every position"));
     }
     if rule.number("q", d)? != cache.key {
         return Err(rule.operand("q", format!("f32[rows, heads, {}] as the keys of the state", cache.key)));
     }
     if !rule.number("q", heads)?.is_multiple_of(cache.heads) {
-        return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
+        return Err(rule.operand("q", format!("a type with a multiple of {} heads", cache.heads)));
     }
     rule.bias("sinks", rule.number("q", heads)?)?;
     for name in ["cap", "max_bias", "slope"] {
@@ -70,7 +70,9 @@ pub(super) fn attention(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(rule.attr("reach", format!("in 0..={}", i32::MAX / 2)));
     }
     if reach > 0 && rule.state("kv", StateKind::Paged)?.window.is_some() {
-        return Err(rule.operand("kv", "the token of a state with all positions, where rows see both ways"));
+        return Err(
+            rule.operand("kv", "the token of a state with all positions, because rows attend in both directions")
+        );
     }
     rule.choice("chosen", rows, Some(cache.heads))?;
     Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
@@ -81,18 +83,19 @@ pub(super) fn attention_entries(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError>
     let (cache, entries) = (rule.cache("kv")?, rule.cache("entries")?);
     rule.rows("pos", rows)?;
     if rule.state("kv", StateKind::Paged)?.every != 1 {
-        return Err(rule.operand("kv", "the token of a state with a place for every position"));
+        return Err(rule.operand("kv", "the token of a state with a cache slot for every position"));
     }
     if entries != cache || rule.state("entries", StateKind::Paged)?.every == 1 {
-        return Err(
-            rule.operand("entries", "the token of a state of the shape of kv, whose places several positions share")
-        );
+        return Err(rule.operand(
+            "entries",
+            "the token of a state with the shape of kv, in which several positions share a cache slot",
+        ));
     }
     if rule.number("q", d)? != cache.key {
         return Err(rule.operand("q", format!("f32[rows, heads, {}] as the keys of the state", cache.key)));
     }
     if !rule.number("q", heads)?.is_multiple_of(cache.heads) {
-        return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
+        return Err(rule.operand("q", format!("a type with a multiple of {} heads", cache.heads)));
     }
     rule.bias("sinks", rule.number("q", heads)?)?;
     rule.choice("chosen", rows, None)?;

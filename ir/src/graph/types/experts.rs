@@ -9,7 +9,9 @@ pub(super) fn expert_matmul(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots] = rule.i32("ids")?;
     let (lead, k) = rule.f32_rows("x")?;
     if lead != [rows.clone()] && lead != [rows.clone(), slots.clone()] {
-        return Err(rule.operand("x", format!("f32[{rows}, k] or f32[{rows}, {slots}, k], as ids are")));
+        return Err(
+            rule.operand("x", format!("f32[{rows}, k] or f32[{rows}, {slots}, k], with the rows and slots of ids"))
+        );
     }
     rule.same("w", wk, k)?;
     one(Type::f32([rows.clone(), slots.clone(), n.clone()]))
@@ -18,7 +20,7 @@ pub(super) fn expert_matmul(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn expert_add_bias(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots, n] = rule.f32("y")?;
     if rule.i32::<2>("ids")? != [rows, slots] {
-        return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of y are")));
+        return Err(rule.operand("ids", format!("i32[{rows}, {slots}], the shape of the slots of y")));
     }
     let [_, width] = rule.weight("bias")?;
     rule.same_number("bias", width, n)?;
@@ -28,7 +30,7 @@ pub(super) fn expert_add_bias(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn expert_scale(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots, n] = rule.f32("y")?;
     if rule.i32::<2>("ids")? != [rows, slots] {
-        return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of y are")));
+        return Err(rule.operand("ids", format!("i32[{rows}, {slots}], the shape of the slots of y")));
     }
     let [_] = rule.weight("s")?;
     one(Type::f32([rows.clone(), slots.clone(), n.clone()]))
@@ -38,7 +40,7 @@ pub(super) fn expert_combine(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots, n] = rule.f32("y")?;
     let p = rule.f32::<2>("p")?;
     if p != [rows, slots] {
-        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as the slots of y are")));
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], the shape of the slots of y")));
     }
     one(Type::f32([rows.clone(), n.clone()]))
 }
@@ -62,10 +64,10 @@ pub(super) fn expert_down(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     rule.same_number("w", wk, k)?;
     rule.expert_bias("bias", experts, n)?;
     if rule.i32::<2>("ids")? != [rows, slots] {
-        return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of x are")));
+        return Err(rule.operand("ids", format!("i32[{rows}, {slots}], the shape of the slots of x")));
     }
     if rule.f32::<2>("p")? != [rows, slots] {
-        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as the slots of x are")));
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], the shape of the slots of x")));
     }
     let ty = Type::f32([rows.clone(), n.into()]);
     rule.residual(&ty)?;

@@ -26,7 +26,7 @@ pub(super) fn all_gather(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let group = rule.group()?;
     let (lead, d) = rule.f32_rows("x")?;
     let width = rule.number("x", d)?.checked_mul(group.ranks.into());
-    let width = width.ok_or_else(|| rule.operand("x", "one whose rows of all ranks fit 64 bits"))?;
+    let width = width.ok_or_else(|| rule.operand("x", "a type whose rows of all ranks together fit 64 bits"))?;
     Ok(vec![Type::f32(with(lead, width.into())), Type::Token(TokenOwner::Ranks(group))])
 }
 

@@ -53,7 +53,7 @@ pub(super) fn route_listed(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn route_given(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots] = rule.i32("ids")?;
     if rule.f32::<2>("p")? != [rows, slots] {
-        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], the shape of ids")));
     }
     rule.positive("experts")?;
     let dims = [rows.clone(), slots.clone()];
@@ -63,7 +63,7 @@ pub(super) fn route_given(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn route_identities(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots] = rule.i32("ids")?;
     if rule.f32::<2>("p")? != [rows, slots] {
-        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], the shape of ids")));
     }
     if i32::try_from(rule.positive("experts")?).is_err() {
         return Err(rule.attr("experts", "below 2^31"));
@@ -75,7 +75,7 @@ pub(super) fn route_identities(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> 
 pub(super) fn route_owned(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots] = rule.i32("ids")?;
     if rule.f32::<2>("p")? != [rows, slots] {
-        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], the shape of ids")));
     }
     let (first, experts) = (rule.not_negative("first")?, rule.positive("experts")?);
     if i32::try_from(first + experts).is_err() {
@@ -97,7 +97,7 @@ pub(super) fn expert_groups(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn expert_split(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots] = rule.i32("ids")?;
     if rule.f32::<2>("p")? != [rows, slots] {
-        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], the shape of ids")));
     }
     let (now, slots) = (rule.positive("now")?, rule.number("ids", slots)?);
     if now >= slots {

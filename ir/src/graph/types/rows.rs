@@ -42,7 +42,7 @@ pub(super) fn concat(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let sum = rule.number("a", m)?.checked_add(rule.number("b", n)?);
     match sum.filter(|_| lead == other) {
         Some(sum) => one(Type::f32(with(lead, sum.into()))),
-        None => Err(rule.operand("b", "one with the rows of a")),
+        None => Err(rule.operand("b", "a type with the rows of a")),
     }
 }
 

@@ -149,7 +149,7 @@ impl<'a> Rule<'a> {
     /// Returns the shape of a weight. Fails if it does not have `N` dimensions.
     pub(in crate::graph) fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
         let shape = &self.any_weight(name).shape;
-        <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
+        <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("a type of {N} dimensions")))
     }
 
     /// Returns the dimensions of a weight, of any number.
@@ -217,7 +217,7 @@ impl<'a> Rule<'a> {
         match self.value(name) {
             Type::Token(TokenOwner::Experts) => Ok(()),
             Type::Token(TokenOwner::State(_) | TokenOwner::Ranks(_)) | Type::Tensor { .. } => {
-                Err(self.operand(name, "a token of experts' memory, which expert.slots begins"))
+                Err(self.operand(name, "a token of experts' memory, from expert.slots or a later op on this memory"))
             }
         }
     }
@@ -227,7 +227,7 @@ impl<'a> Rule<'a> {
         match self.value("group") {
             Type::Token(TokenOwner::Ranks(group)) => Ok(*group),
             Type::Token(TokenOwner::State(_) | TokenOwner::Experts) | Type::Tensor { .. } => {
-                Err(self.operand("group", "a token of a group of ranks, which ranks.begin begins"))
+                Err(self.operand("group", "a token of a group of ranks, from ranks.begin or a later op on this group"))
             }
         }
     }
@@ -275,7 +275,7 @@ impl<'a> Rule<'a> {
         if found == expected {
             Ok(())
         } else {
-            Err(self.operand(name, format!("one with {expected} in place of {found}")))
+            Err(self.operand(name, format!("a type with {expected} in place of {found}")))
         }
     }
 
@@ -289,14 +289,14 @@ impl<'a> Rule<'a> {
     }
 
     pub(in crate::graph) fn number(&self, name: &'static str, dim: &Dim) -> Result<u64, TypeError> {
-        dim.fixed().ok_or_else(|| self.operand(name, format!("one with a number in place of {dim}")))
+        dim.fixed().ok_or_else(|| self.operand(name, format!("a type with a number in place of {dim}")))
     }
 
     /// Returns `width / heads`, the width of one head. Fails if the division has a remainder.
     pub(in crate::graph) fn head_width(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
         match self.number(name, width)? {
             width if width.is_multiple_of(heads) => Ok(width / heads),
-            width => Err(self.operand(name, format!("one with a multiple of {heads} in place of {width}"))),
+            width => Err(self.operand(name, format!("a type with a multiple of {heads} in place of {width}"))),
         }
     }
 
@@ -371,7 +371,9 @@ impl<'a> Rule<'a> {
     /// is the number of positions that share an entry of the state; it must be 1.
     pub(in crate::graph) fn blocks_of_heads(&self, top_k: u64, every: u64) -> Result<(), TypeError> {
         if every != 1 {
-            return Err(self.operand("kv", "the token of a state with a place for every position, without weights"));
+            return Err(
+                self.operand("kv", "the token of a state with a cache slot for every position, without weights")
+            );
         }
         if self.find_attr("entries").bool() {
             return Err(self.attr("entries", "false without weights"));
@@ -526,7 +528,12 @@ impl<'a> Rule<'a> {
     /// Checks the state of `column.squares`: for each expert, a sum for each column and a count.
     pub(in crate::graph) fn column_squares(&self) -> Result<(), TypeError> {
         let x = self.value("x");
-        let expected = || self.operand("x", "f32 or an activation format, [rows, k], or [rows, slots, k] as ids are");
+        let expected = || {
+            self.operand(
+                "x",
+                "f32 or an activation format, [rows, k], or [rows, slots, k] with the rows and slots of ids",
+            )
+        };
         let Type::Tensor { element: Element::Format(format), dims } = x else { return Err(expected()) };
         let Some((columns, lead)) = dims.split_last().filter(|_| format.is_activation()) else {
             return Err(expected());
@@ -562,7 +569,9 @@ impl<'a> Rule<'a> {
         let cache = self.cache("kv")?;
         let held = |name: &'static str, found: u64, expected: u64, what: &str| match found == expected {
             true => Ok(()),
-            false => Err(self.operand(name, format!("one with {expected} {what} in place of {found}, as its state"))),
+            false => {
+                Err(self.operand(name, format!("a type with {expected} {what} in place of {found}, as its state")))
+            }
         };
         if kind == OpKind::RopeAppend {
             let (rows, heads, key) = self.rope_heads("k")?;

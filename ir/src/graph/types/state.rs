@@ -70,7 +70,10 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
     match state.every {
         1 => {}
         _ if !row.windowed => {
-            return error(format!("has a place for every {} positions; {} has no positions", state.every, row.name));
+            return error(format!(
+                "has a cache slot for every {} positions; {} has no positions",
+                state.every, row.name
+            ));
         }
         _ if state.window.is_some() => {
             return error(
@@ -78,7 +81,7 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
             );
         }
         found if !every.contains(&found) => {
-            return error(format!("has a place for every {found} positions; it must be in 1..={}", i32::MAX));
+            return error(format!("has a cache slot for every {found} positions; it must be in 1..={}", i32::MAX));
         }
         _ => {}
     }

@@ -17,7 +17,7 @@ pub(super) fn stream_weights(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
             3
         }
         _ => {
-            let limit = format!("one with {n}, 2 * {n} or (2 + {n}) * {n} in place of {width}");
+            let limit = format!("a type with {n}, 2 * {n} or (2 + {n}) * {n} in place of {width}");
             return Err(rule.operand("x", limit));
         }
     };
@@ -34,7 +34,7 @@ pub(super) fn stream_input(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     rule.same("w", own, rows)?;
     let n = rule.number("x", streams)?;
     if rule.number("w", weights)? < n {
-        return Err(rule.operand("w", format!("one with a number for each of {n} streams")));
+        return Err(rule.operand("w", format!("a type with a number for each of {n} streams")));
     }
     one(Type::f32([rows.clone(), d.clone()]))
 }
