@@ -207,7 +207,7 @@ pub enum ScheduleError {
         problem: String,
     },
     /// A number of the plan is too large.
-    #[error("{what} is {value}; expected at most {limit}")]
+    #[error("too large for a plan: {what} = {value}; expected at most {limit}")]
     TooLarge {
         /// Name of the number.
         what: String,
@@ -217,7 +217,7 @@ pub enum ScheduleError {
         limit: u64,
     },
     /// The module's text gives no location in a file for a weight.
-    #[error("weight @{name} has no place in a file; expected {{file = N, offset = N}}")]
+    #[error("weight @{name} has no location in a file; expected {{file = N, offset = N}}")]
     NoPlace {
         /// Name of the weight.
         name: String,

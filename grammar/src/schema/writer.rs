@@ -107,7 +107,7 @@ impl<'s> Writer<'s> {
             None => String::new(),
         };
         let message = format!(
-            "no JSON value satisfies it{together}: it allows nothing, contradicts itself, or refers to itself without end"
+            "no JSON value satisfies this part of the schema{together}: the part allows nothing, contradicts itself, or refers to itself without end"
         );
         Ok(schema_error(pointers.first().unwrap_or(&"#"), message))
     }

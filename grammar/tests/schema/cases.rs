@@ -256,20 +256,20 @@ fn unsatisfiable_schemas_are_refused() {
         json!({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}),
     ] {
         let text = refusal(schema.clone());
-        assert!(text.contains("no JSON value satisfies it"), "{schema}: {text}");
+        assert!(text.contains("no JSON value satisfies this part of the schema"), "{schema}: {text}");
     }
     let inner = json!({"type": "object", "required": ["b"], "properties": {"a": {}, "b": {"allOf": [{"type": "string"}, {"type": "null"}]}}});
     let outer = json!({"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/$defs/inner"}}, "$defs": {"inner": inner}});
     assert_eq!(
         refusal(outer),
-        "the schema at #/$defs/inner/properties/b: no JSON value satisfies it: it allows nothing, contradicts itself, or refers to itself without end"
+        "the schema at #/$defs/inner/properties/b: no JSON value satisfies this part of the schema: the part allows nothing, contradicts itself, or refers to itself without end"
     );
     let parts = json!({"allOf": [
         {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}},
         {"properties": {"a": {"type": "integer"}}},
     ]});
     assert!(refusal(parts).starts_with(
-        "the schema at #/allOf/0/properties/a: no JSON value satisfies it together with #/allOf/1/properties/a: it allows"
+        "the schema at #/allOf/0/properties/a: no JSON value satisfies this part of the schema together with #/allOf/1/properties/a: the part allows"
     ));
     for gbnf in
         ["root ::= root", "root ::= a\na ::= b\nb ::= a | root", "root ::= \"a\" root", "root ::= (root)+ \"b\""]
