@@ -497,8 +497,9 @@ fn weights(
     Ok(Weights::new(places, memory, threads))
 }
 
-/// Returns, for each weight, whether it is streamed. Returns `None` without a budget, for plans
-/// without expert groups, and for built-in model files, which are in memory anyway.
+/// Returns, for each weight, whether it is streamed. Returns `None` without a budget, with experts
+/// in mapped files, for plans without expert groups, and for built-in model files, which are in
+/// memory anyway.
 pub(crate) fn streamed_weights(program: &Program, plan: &Plan<Kernel>, options: &EngineOptions) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
     if options.experts == ExpertStore::Map

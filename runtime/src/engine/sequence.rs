@@ -235,15 +235,15 @@ impl Engine {
         self.loaded.program.takes.map(|rows| rows.width)
     }
 
-    /// Returns the number of elements of the hidden state that a step returns for each token;
-    /// `None` if steps return no hidden states.
+    /// Returns the number of elements of the hidden state that a step returns for each token in
+    /// addition to the logits; `None` if a step returns no additional hidden states.
     pub fn gives_hidden(&self) -> Option<u32> {
         self.loaded.program.gives.map(|rows| rows.width)
     }
 
-    /// Returns the hidden states of the last step's tokens, one row for each token in the order of
-    /// the additions. The slice is empty if the plan returns no hidden states, or if a sequence was
-    /// changed after the step.
+    /// Returns the hidden states of the last step's tokens ([`Engine::gives_hidden`]), one row for
+    /// each token in the order of the additions. The slice is empty if the plan returns none in
+    /// addition to the logits, or if a sequence was changed after the step.
     pub fn hidden_states(&self) -> &[f32] {
         let Some(HiddenRows { buffer, width }) = self.loaded.program.gives else { return &[] };
         let count = self.rows * width as usize;

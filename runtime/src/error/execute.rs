@@ -130,7 +130,7 @@ pub enum Problem {
     /// A dim of a kernel cannot be computed.
     #[error(transparent)]
     NoDim(#[from] DimError),
-    /// An index buffer may contain values above the limit that the kernel declares.
+    /// An index buffer may contain values that are not below the limit that the kernel declares.
     #[error("buffer %{buffer} takes indices below {below}, but the input has indices below {found}")]
     Index {
         /// Name of the kernel's buffer.

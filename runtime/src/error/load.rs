@@ -38,7 +38,8 @@ pub enum LoadError {
     /// The ranks of the plan cannot run together.
     #[error(transparent)]
     Ranks(#[from] RanksError),
-    /// Another plan cannot run in a loaded engine, because its weights, states or rows differ.
+    /// Another plan cannot run in a loaded engine, because the engine streams experts, or because
+    /// the plan's weights, states, files or rows differ.
     #[error("{}", if *streamed { "streamed experts belong to the plan that loaded them; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
     OtherPlan {
         /// Whether the reason is that the engine streams experts.

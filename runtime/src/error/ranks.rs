@@ -31,7 +31,8 @@ pub enum RanksError {
         /// Rank of the plan that must be at this position.
         expected: u32,
     },
-    /// An exchange of one rank matches no exchange of another rank.
+    /// An exchange of one rank cannot happen, because another rank that must take part in it has no
+    /// matching exchange.
     #[error("exchange {number} of rank {rank} does not match those of the other ranks")]
     Exchange {
         /// Number of the rank.

@@ -154,8 +154,7 @@ pub struct StateBytes {
     pub copies: u64,
     /// Number of these copies that share no memory.
     pub whole_copies: u64,
-    /// Reason why the last copy without shared memory does not share; `None` if each copy that
-    /// could share does.
+    /// The last reason why a copy that could share memory did not; `None` if there was none.
     pub refusal: Option<Refusal>,
 }
 
@@ -169,7 +168,7 @@ pub(crate) struct Sequences {
     max_tokens: u32,
     sharing: Sharing,
     /// The pool of shared pages, created at the first copy. It is `Ok(None)` if sharing is turned
-    /// off.
+    /// off, or if the states have no columns that can be shared.
     pool: OnceLock<Result<Option<Arc<Pool>>, Refusal>>,
     copies: u64,
     whole_copies: u64,

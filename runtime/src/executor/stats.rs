@@ -45,7 +45,7 @@ pub struct Work {
     pub items: u64,
     /// Bytes of weights and states that the items read, counted again for each item. For items
     /// without weights and states, these are all bytes that they read and write. If an index
-    /// selects rows of a table, only the selected rows are counted.
+    /// selects rows of a table, only the bytes that are moved are counted, not the whole table.
     pub bytes: u64,
     /// Multiply-adds of the items.
     pub products: Products,

@@ -74,8 +74,8 @@ pub fn measure(topology: &Topology, available: Option<u64>) -> Result<Vec<NodeRa
     Ok(rates)
 }
 
-/// Returns the number of bytes to read. It is a multiple of the cache size, limited to a fraction
-/// of each node's memory and of the available memory.
+/// Returns the number of bytes to read: more than the caches have, and at most a fraction of each
+/// node's memory and of the available memory.
 fn bytes_to_read(caches: u64, least_node: u64, available: Option<u64>) -> Result<u64, NumaError> {
     let wanted = caches.saturating_mul(CACHES).clamp(MIN_BYTES, MAX_BYTES);
     let limit = available.unwrap_or(u64::MAX).min(least_node);

@@ -21,8 +21,8 @@
 //!   step that releases it;
 //! - arena buffers lie in the arena, weights lie in their files, and weights in blocks have the
 //!   layout of [`crate::storage::blocks`];
-//! - exchanges are with ranks that exist, have equal rows on both sides, and are not inside loops
-//!   over streamed experts;
+//! - exchanges are with ranks that exist, have a result with as many rows as the sent buffer, and
+//!   are not inside loops over streamed experts;
 //! - each step that computes halves of its rows belongs to one sum only, and the buffers of such
 //!   steps do not overlap;
 //! - weights that are not stored in the kernels' format can be packed from their stored format.
@@ -458,7 +458,7 @@ pub struct Program {
     pub output: Output,
     /// Hidden states that the plan needs as input with the tokens, if any.
     pub takes: Option<HiddenRows>,
-    /// Hidden states that a step returns for the tokens, if any.
+    /// Hidden states that a step returns for the tokens in addition to the logits, if any.
     pub gives: Option<HiddenRows>,
     /// Layers that can be called separately; empty if the stages are the step of a whole model.
     pub layers: Vec<Layer>,

@@ -46,7 +46,8 @@ const FOR_TASK: u64 = 4096;
 /// hundred thousand.
 const MAX_EVALUATIONS: u64 = 1 << 24;
 
-/// A loop nest of a kernel, with the number of statements directly inside its innermost loop.
+/// A loop nest of a kernel. `statements` are those of one iteration of its innermost loop, without
+/// those of inner loops whose trip counts depend on dims.
 struct Nest {
     /// Trip counts of the loops, outermost first.
     trips: Vec<Affine>,

@@ -3,8 +3,8 @@
 //!
 //! A block begins at a page boundary with a header of 64 bytes. The expert's matrices (*parts*)
 //! follow in the order of the plan's group (gate, up, down). Each part begins at a multiple of 64
-//! bytes; the bytes between two parts are 0. Numbers are little-endian. Offsets and lengths in the
-//! header are counted in *lines* of 64 bytes.
+//! bytes; the bytes after a part up to the next multiple are 0. Numbers are little-endian. Offsets
+//! and lengths in the header are counted in *lines* of 64 bytes.
 //!
 //! | bytes | content |
 //! | --- | --- |

@@ -17,7 +17,7 @@ pub(super) struct Sources<'a> {
 impl Sources<'_> {
     /// Returns the source of a weight's stored bytes, and the number of the file that contains
     /// them. The number is `usize::MAX` for a derived tensor. The source is `None` if the bytes lie
-    /// outside the file.
+    /// outside the file or the derived tensor.
     pub(super) fn source(&self, weight: &PlanWeight) -> Result<(Option<WeightSource>, usize), LoadError> {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&self.files[file as usize], file as usize),

@@ -46,7 +46,8 @@ fn are_alike(a: &Position<'_>, b: &Position<'_>) -> bool {
 /// each plan stay in their order.
 ///
 /// # Errors
-/// [`RanksError::Exchange`] for the first rank with an exchange that no other rank matches.
+/// [`RanksError::Exchange`] for the first rank with an exchange that cannot happen, because another
+/// rank that must take part in it never has a matching exchange.
 pub(super) fn check(plans: &[&Plan<Kernel>]) -> Result<(), RanksError> {
     let position = |plan: &&'_ Plan<Kernel>| -> Vec<Exchange> {
         let exchanges = plan.steps.iter().filter_map(|step| match step {

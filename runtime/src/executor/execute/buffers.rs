@@ -251,8 +251,8 @@ impl Pass<'_> {
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
             // If the column does not exist in the state, the region is empty.
             Source::State { state, field } => {
-                // Only the state with the sliding window is read from the window's first block.
-                // Other states are read from their first block.
+                // The item's blocks are counted in the memory of the state `item.sliding`, if there
+                // is one. Other states are then read from their first block.
                 let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)

@@ -100,8 +100,8 @@ impl Pass<'_> {
         mut clock: Option<&mut Clock>,
     ) -> Result<(), ExecuteError> {
         let total = self.groups(stage, groups);
-        // The items must be done in order, because experts arrive from the drive, or are prefetched
-        // into the page cache, in this order.
+        // The items are best done in order, because experts arrive from the drive, or are
+        // prefetched into the page cache, in this order.
         let in_order = stage.window.is_some() && (self.store.experts.is_some() || self.store.advice.is_some());
         let turn = self.shares.turn(thread, round, total, in_order);
         while let Some(Range { start, end }) = turn.next() {

@@ -6,7 +6,7 @@
 //! neighbouring weight rows in sequence. The counter of each stretch has a cache line of its own. A
 //! single counter for all threads would cost 0.4 µs for each call with 16 threads.
 //!
-//! Items that must be done in order (experts as they arrive from the drive) form a single stretch
+//! Items that are best done in order (experts as they arrive from the drive) form a single stretch
 //! for all threads.
 //!
 //! ```text

@@ -209,8 +209,8 @@ pub struct ExpertCache {
 }
 
 impl ExpertCache {
-    /// Returns the minimum budget in bytes for these blocks: `top_k` blocks of each of two
-    /// consecutive groups.
+    /// Returns the minimum budget in bytes for these blocks: slots for `top_k` blocks of each of
+    /// two consecutive groups, for any two such groups.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
         BudgetSplit::minimum(blocks, top_k).bytes()
     }
