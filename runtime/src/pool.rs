@@ -77,8 +77,8 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
 }
 
 /// Number of threads that meet at one counter. The last thread of each such group then meets the
-/// last threads of the other groups. Smaller groups cost less: each change of a counter by another
-/// thread transfers its cache line.
+/// last threads of the other groups. One counter for all threads would cost more, because each
+/// change of a counter by another thread transfers its cache line.
 const GROUP_THREADS: usize = 4;
 
 /// A value aligned to two cache lines, because processors fetch cache lines in pairs.

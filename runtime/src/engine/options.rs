@@ -73,9 +73,9 @@ pub struct EngineOptions {
     /// step can have several consecutive additions to one sequence.
     pub more_additions: u32,
     /// Whether a sequence's results have the same bits with and without other sequences in the
-    /// step, also on targets with AMX tiles. Tiles round activations in another way if rows are
-    /// combined, so the rows of each sequence are multiplied separately. On targets without tiles,
-    /// the bits are always the same.
+    /// step, also on targets with AMX tiles. Tiles round activations differently from vectors, so
+    /// the rows of each sequence are then multiplied separately. On targets without tiles, the bits
+    /// are always the same.
     pub exact_batch: bool,
     /// The backend that runs kernels.
     pub backend: BackendKind,

@@ -181,8 +181,9 @@ impl Prefetcher {
         }
     }
 
-    /// Compares predictions with the choice of a group's router, and predicts the next group's
-    /// experts. Called after the chosen experts were requested.
+    /// Compares predictions with the choice of a group's router. Then predicts the next group's
+    /// experts, unless an early router predicts them. Called after the chosen experts were
+    /// requested.
     fn on_routed(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;

@@ -42,7 +42,7 @@ fn round(messages: u64, bytes: u64) -> ExchangeCounts {
     ExchangeCounts { exchanges: 1, messages, bytes, ..ExchangeCounts::default() }
 }
 
-/// Returns the sum of parts with this many bytes.
+/// Returns the counts of one exchange that sums parts of this many bytes.
 fn sum(ranks: Ranks, bytes: u64) -> ExchangeCounts {
     let peers = u64::from(ranks.ranks.saturating_sub(1));
     if !adds_in_pieces(ranks.ranks, bytes) {

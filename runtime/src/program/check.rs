@@ -191,11 +191,10 @@ impl Checker<'_> {
         Ok((stages, parts))
     }
 
-    /// Returns whether a task must compute the rows of each addition separately, so that results
-    /// have the same bits as without other additions. For quantised weights, all kernels without
-    /// AMX tiles give the same bits for any number of rows. Kernels for float weights add in
-    /// another order for few rows than for many. Kernels that process several rows together also
-    /// add in another order than for one row.
+    /// Returns the rule for computing the rows of different additions of a task separately. For
+    /// quantised weights, all kernels without AMX tiles give the same bits for any number of rows.
+    /// Kernels for float weights add in another order for few rows than for many. Kernels that
+    /// process several rows together also add in another order than for one row.
     fn row_separation(&self, task: &Task) -> RowSeparation {
         let signatures = || task.variants.iter().filter_map(|variant| self.kernels.get(variant.kernel.0 as usize));
         let changes = |(i, arg): (usize, &Arg)| {
