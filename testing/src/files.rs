@@ -75,7 +75,7 @@ fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
 fn parse(text: &str) -> Module {
     let words = words(text);
     let mut module = Module::default();
-    // `inline` has, for each open inline module, the number of braces that were open before it. In
+    // `inline` has, for each open inline module, the number of open braces, including its own. In
     // such modules, `super` may name the file's own module.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
@@ -186,7 +186,7 @@ fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
         return None;
     }
     path.drain(..inline);
-    // Each `super` left an inline module, so the remaining path is relative to the file's own
+    // If each `super` left an inline module, the remaining path is relative to the file's own
     // module.
     if up == inline {
         path.insert(0, "self".to_owned());

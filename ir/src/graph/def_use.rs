@@ -158,7 +158,7 @@ impl DefUse {
     }
 
     /// Returns the positions, in order, of the ops that compute `to` from `from` alone. Returns
-    /// `None` if `to` does not depend on `from`, or also depends on a parameter.
+    /// `None` if `to` does not depend on `from`, or depends on another parameter.
     pub fn between(&self, from: ValueId, to: ValueId) -> Option<Vec<usize>> {
         if from == to {
             return Some(Vec::new());
@@ -233,8 +233,8 @@ mod tests {
         assert_eq!(def_use.between(x, d), Some(vec![0, 1, 3]));
         assert_eq!(def_use.between(a, d), Some(vec![1, 3]));
         assert_eq!(def_use.between(a, a), Some(vec![]));
-        // `y` depends on another parameter, `c` does not depend on `d`, and `d` uses `a` in
-        // addition to `b`.
+        // `c` also depends on another parameter, `y`. `c` does not depend on `d`, and `d` uses `a`
+        // in addition to `b`.
         assert!([(x, c), (d, c), (b, d)].iter().all(|&(from, to)| def_use.between(from, to).is_none()));
         assert_eq!(def_use.between(y, x), None);
     }

@@ -164,7 +164,8 @@ impl Display for Quoted<'_> {
 pub(super) struct Text<'a> {
     module: &'a Module,
     function: &'a Function,
-    /// Printed number of each value. `None` if the value has a name or no definition.
+    /// Number of each value in the order of definitions, printed for values without a name. `None`
+    /// if the value has no definition.
     numbers: Vec<Option<usize>>,
 }
 

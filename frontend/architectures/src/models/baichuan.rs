@@ -38,8 +38,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Derives the output matrix with rows of length 1. Its format is that of the file's matrix, or f16
-/// for block formats.
+/// Derives the output matrix with rows of length 1. If the file's matrix is f32, f16 or bf16, it
+/// keeps that format. Otherwise it becomes f16.
 fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     // In a folder of safetensors, the conversion has already derived this matrix.
     let Some(head) = gguf.tensor("output.weight").filter(|head| head.file() < gguf.files().len()) else {

@@ -112,8 +112,8 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> R
     b.linear(y, &name("attn_output_b"), groups * rank, width, Bias::Optional)
 }
 
-/// Builds the compressed entry of `d` elements that ends at each token's position. `part` is the
-/// prefix of the compressor's tensors.
+/// Builds the compressed entry of `d` elements that ends at each token's position. `matrices` is
+/// the prefix of the compressor's tensors.
 fn entry(
     b: &mut Builder<'_>,
     layer: usize,

@@ -9,7 +9,7 @@
 //! `kimi-k3.cpp`).
 //!
 //! ```text
-//! // at the start of a period: saved = saved | x, and the new x is attention(h) alone
+//! // after h at the start of a period: saved = saved | x, and the new x is attention(h) alone
 //! h = stream.attend(saved, x; attn_res_score),  x = attention(h) + x
 //! h = stream.attend(saved, x; ffn_res_score),   x = experts(h) + x
 //! ```

@@ -48,9 +48,9 @@ const TOP_K: &str = "attention.indexer.top_k";
 /// Indexer whose heads each select blocks of positions. Head g selects for key head g of attention.
 ///
 /// ```text
-/// // number of positions in a block; each head selects blocks of top_k positions in total
+/// // number of positions in a block; each head selects `top_k` (a key) blocks of this size
 /// minimax-m3.attention.indexer.block_size   = 128
-/// // number of last blocks, including the row's own, that are always selected
+/// // number of these that are always the last blocks, up to and including the row's own
 /// minimax-m3.attention.indexer.local_blocks = 1
 /// ```
 struct BlockIndex {
@@ -62,7 +62,8 @@ struct BlockIndex {
     top_k: u64,
     /// Number of positions in a block.
     block: u64,
-    /// Number of last blocks, including the row's own block, that are always selected.
+    /// Number of the selected blocks that are always the last ones, up to and including the row's
+    /// own block.
     local: u64,
     /// Whether each layer has the indexer. Layers without it attend to all positions.
     own: Vec<bool>,

@@ -9,9 +9,10 @@
 //! stream k += 2 sigmoid((inject n)[k] / streams) * output of the block
 //! ```
 //!
-//! Before its attention, one layer adds rows of a table to the streams. A hash of a token and the
-//! preceding tokens selects the rows (n-gram embeddings, `ngrams`). A value is made from the rows,
-//! and a gate for each stream multiplies it. A convolution of the gated values is added to them.
+//! Before its attention or linear attention, one layer adds rows of a table to the streams. Hashes
+//! of a token and the preceding tokens select the rows (n-gram embeddings, `ngrams`). A value is
+//! made from the rows, and a gate for each stream multiplies it. A convolution of the gated values
+//! is added to them.
 //!
 //! An indexer selects runs of consecutive positions, over which attention goes. Positions after the
 //! last complete run are always included. The key of a run is the mean of its positions' keys,

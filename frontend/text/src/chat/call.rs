@@ -10,7 +10,7 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// Tool call that was read from the model's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedCall {
-    /// Id of the call, if the model wrote one.
+    /// Id of the call, if the model wrote one that is not empty.
     pub id: Option<String>,
     /// Name of the tool.
     pub name: String,

@@ -86,7 +86,8 @@ struct TagValue {
     from: usize,
     /// Position in the text from which the value's closing tag is searched.
     search_from: usize,
-    /// Position up to which a string value was already returned; `None` for other values.
+    /// Position up to which a string value was already returned. `None` if no part of the value was
+    /// returned, as for all other values.
     emitted_to: Option<usize>,
 }
 

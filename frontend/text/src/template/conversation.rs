@@ -157,7 +157,7 @@ impl Conversation {
     }
 
     /// Returns whether a text contains a user's message. Also true if there are no user messages.
-    /// `None` if it contains only messages that are too short to decide.
+    /// `None` if the text contains the longest of them, but even this is too short to decide.
     pub(super) fn appears_in(&self, text: &str) -> Option<bool> {
         let users = self.messages.iter().filter(|message| message.role == "user");
         let texts: Vec<&str> = users.map(|message| message.content.trim()).filter(|text| !text.is_empty()).collect();

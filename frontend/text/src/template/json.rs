@@ -72,7 +72,7 @@ impl Json {
     }
 }
 
-/// Maximum number of digits of an integer that surely fits in 64 bits.
+/// Maximum number of digits of a signed 64-bit integer. A number with as many may not fit.
 const LONGEST_NUMBER: usize = 19;
 
 /// Returns whether a text has numbers that may not fit in 64 bits.

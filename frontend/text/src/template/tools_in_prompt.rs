@@ -41,8 +41,8 @@ impl Demand {
 const NAME_MARK: &str = "_7f3a91c4";
 
 impl Conversation {
-    /// Returns a copy of the conversation with a message that describes its tools and the format of
-    /// calls. If the format's arguments are not JSON, the copy is unchanged.
+    /// Returns a copy of the conversation with a description of its tools and of the format of
+    /// calls in a message. If the format's arguments are not JSON, the copy is unchanged.
     #[must_use]
     pub fn with_tools_in_prompt(&self, format: &Format, demand: Demand) -> Conversation {
         let mut described = self.clone();
@@ -94,8 +94,8 @@ impl Conversation {
     }
 
     /// Returns whether a prompt that a template rendered from this conversation presents all tools.
-    /// If tool names also occur in the template or in messages, the prompt does not prove this.
-    /// `render` is then called with a short conversation whose tools have unique names.
+    /// If tool names also occur in the template, in messages or in other tools, the prompt does not
+    /// prove this. `render` is then called with a short conversation whose tools have unique names.
     pub fn presents_tools(
         &self,
         source: &str,

@@ -140,8 +140,8 @@ pub struct TokenizerSpec {
     pub lowercase: bool,
     /// Whether accents are removed from letters before tokenization (WordPiece).
     pub strip_accents: bool,
-    /// Table that replaces characters before tokenization, in SentencePiece's format; may be empty
-    /// (`Sentence`).
+    /// Table that replaces characters before tokenization, in SentencePiece's format; empty for no
+    /// table (`Sentence`).
     pub charsmap: Vec<u8>,
     /// Whether runs of spaces become one space, and spaces at both ends are removed (`Sentence`).
     pub squeezes_spaces: bool,

@@ -90,8 +90,8 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         Some(window) if window == 0 || i32::try_from(window).is_err() => {
             error(format!("has a window of {window}; it must be in 1..={}", i32::MAX))
         }
-        // The number of positions in memory is then a multiple of the chunk. The low bits of a
-        // position are the number of positions before it in its chunk.
+        // The first position in memory is then the start of a chunk. The low bits of a position,
+        // counted from there, are the number of positions before it in its chunk.
         Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK.into()) => {
             error(format!("has chunks of {window}; they must be a power of two, at least {ATTENTION_BLOCK}"))
         }

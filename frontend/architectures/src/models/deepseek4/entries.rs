@@ -34,7 +34,7 @@ pub(super) struct EntryIndex {
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
-    /// Number of entries that the indexer selects.
+    /// Number of entries that the indexer selects, if there are more.
     pub top_k: u64,
 }
 
