@@ -108,7 +108,7 @@ impl Rules {
         }
     }
 
-    /// Returns the names of the rules that a text breaks, each once, in the order of the rules.
+    /// Returns the names of the rules that a text breaks, each once, in alphabetical order.
     pub fn broken_by(&self, text: &str, kind: Kind) -> Vec<&'static str> {
         let sentences = self.sentences(text);
         let mut broken = Vec::new();

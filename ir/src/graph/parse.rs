@@ -161,7 +161,7 @@ struct Parser<'t> {
     module: Module,
     weights: HashMap<String, WeightId>,
     states: HashMap<String, StateId>,
-    /// Byte offset of each weight, state, function and op in the text, for the verifier's errors.
+    /// Byte offset of each part of the module in the text, for the verifier's errors.
     sites: Vec<(Site, usize)>,
 }
 

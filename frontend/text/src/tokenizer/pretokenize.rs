@@ -223,8 +223,8 @@ impl PreTokenizer {
     }
 
     /// Returns the name of the row that has these patterns, which are written as in a
-    /// `tokenizer.json` (`Split`, isolated matches). With `whole_words`, the row must look up whole
-    /// words.
+    /// `tokenizer.json` (`Split`, isolated matches). Of several rows, prefers one that looks up
+    /// whole words if `whole_words` is set, and one that does not otherwise.
     pub fn with_patterns(patterns: &[&str], whole_words: bool) -> Option<&'static str> {
         let wanted: Vec<(bool, String)> = patterns.iter().map(|pattern| published_pattern(pattern)).collect();
         let same = |row: &&PreTokenizer| {

@@ -48,8 +48,8 @@ pub fn states<'t>(texts: impl IntoIterator<Item = &'t str>) -> usize {
 }
 
 impl SpecialTokens {
-    /// Returns the set of these texts and ids. If two texts are equal, the first is used; empty
-    /// texts match nothing. The texts must respect the limits above, which
+    /// Returns the set of these texts and ids. If texts are equal, the one with the lowest id is
+    /// used; empty texts match nothing. The texts must respect the limits above, which
     /// [`super::TokenizerSpec::validate`] checks. If the automaton cannot be built, nothing
     /// matches.
     pub fn new<'t>(tokens: impl IntoIterator<Item = (&'t str, u32)>) -> SpecialTokens {
