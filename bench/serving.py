@@ -40,7 +40,8 @@ class Server(served.Server):
                 event = json.loads(line[6:])
                 if "error" in event:
                     raise RuntimeError(event)
-                # Some servers report the number of tokens so far in each event, and all report it at the end.
+                # Some servers report the number of tokens so far in each event. All servers report it
+                # at the end.
                 made = event.get("tokens_predicted", made + 1)
                 if not moments or made > moments[-1][1]:
                     moments.append((time.monotonic(), made))
@@ -117,7 +118,8 @@ def main():
         draw.shuffle(names)
         for name in names:
             server = Server(entrants[name])
-            # Warms the server up: weights are read into memory, and packed if the server packs at run time.
+            # Warms the server up: weights are read into memory. They are packed if the server packs
+            # at run time.
             for _ in range(2):
                 server.streams([prompt(given.prompt) for _ in range(min(most, 4))], 16)
             for count in streams:

@@ -4,8 +4,8 @@
 # usage: release/build.sh [--gnu FILE] [--static FILE] [--library DIR] [--wheel FILE] [--out DIR]
 #        release/build.sh --binary FILE [--out DIR]
 #
-# The first four options take built files. --binary takes one program for both kinds of program, and leaves out
-# the C library and the wheel, to try the packaging. Otherwise cargo builds:
+# The first four options take built files. --binary takes one program for both kinds of program. It
+# leaves out the C library and the wheel, to try the packaging. Otherwise cargo builds:
 #
 #   gnu      the program for glibc 2.17 and later
 #   static   the same program without shared libraries, for any Linux; needs glibc 2.36 here

@@ -76,7 +76,8 @@ width, inner, experts = (int(dim) for dim in gate.shape)
 rows = to_bf16(tensors["layer.input"].data)
 logits = np.array(tensors["layer.router"].data)
 ids = np.ascontiguousarray(np.argsort(-logits, axis=1, kind="stable")[:, :used].astype(np.int64))
-# A softmax over all experts, divided by the sum over the used ones, is a softmax over the used ones.
+# A softmax over all experts, divided by the sum over the used experts, is a softmax over the used
+# experts.
 shares = np.exp(np.take_along_axis(logits, ids, axis=1))
 shares = np.ascontiguousarray(shares / shares.sum(axis=1, keepdims=True), dtype=np.float32)
 

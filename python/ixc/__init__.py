@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Modules are imported at their first use: NumPy takes a while to load, and the program `ixc` does
-    # not need it.
+    # Modules are imported at their first use: NumPy takes a while to load, and the program `ixc`
+    # does not need it.
     _MODULES = {"Job": "_moe", "Layer": "_moe", "MoELayer": "_moe", "Stream": "_stream"}
     _MODULES.update({name: "_errors" for name in __all__ if name.endswith("Error")})
 

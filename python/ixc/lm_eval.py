@@ -109,7 +109,8 @@ class IxcLM(TemplateLM):  # type: ignore[misc]
         answers: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         prepared = [self._input(context, continuation) for _, context, continuation in requests]
         logits, known = np.empty((0, 0), np.float32), None
-        # Answers of one token to the same question have the same input: its logits are computed once.
+        # Answers of one token to the same question have the same input. Its logits are computed
+        # once.
         for at in sorted(range(len(requests)), key=lambda at: prepared[at]):
             text, _, continuation = requests[at]
             if continuation:
