@@ -40,8 +40,8 @@ class Server(served.Server):
                 event = json.loads(line[6:])
                 if "error" in event:
                     raise RuntimeError(event)
-                # Some servers report the number of tokens so far in each event. All servers report it
-                # at the end.
+                # Some servers report the number of tokens so far in each event. All report it at
+                # the end.
                 made = event.get("tokens_predicted", made + 1)
                 if not moments or made > moments[-1][1]:
                     moments.append((time.monotonic(), made))
