@@ -144,7 +144,7 @@ fn distance_slopes_with_selected_positions_are_refused() {
     let text = model.arch.module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}");
     model.arch.module = parse(&text).unwrap();
     let error = compile(&model, &CompileOptions::default()).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("no ALiBi slopes for positions that an index chose"), "{error}");
+    assert!(error.contains("does not support ALiBi slopes for positions that an index chose"), "{error}");
 }
 
 /// Checks that streaming experts changes no bits. Sequences are also truncated, to positions at

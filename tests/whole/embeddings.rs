@@ -153,7 +153,7 @@ fn embed_command_prints_embeddings_of_texts() {
 
     // A plan returns either logits or hidden states, as it was compiled.
     let refused = ixc(["run", "-p", "x"]).arg(&plan).output().unwrap();
-    assert!(refused.status.code() == Some(65) && stderr(&refused).contains("gives hidden states and no logits"));
+    assert!(refused.status.code() == Some(65) && stderr(&refused).contains("returns hidden states and no logits"));
     let logits = folder.join("logits.ixp");
     let mut compile = ixc(["compile", "--no-weights"]);
     compile.arg(demo_model()).arg("-o").arg(&logits);

@@ -38,8 +38,8 @@ const RULES: &[(&str, &str, &str)] = &[
     ("load f32x8 %x[32*%i]", "load f32x8 %y[32*%i]", "buffer %y is `write`, must be"),
     ("load_index %ids[4*%i]", "load_index %x[4*%i]", "buffer %x is `read`, must be"),
     // Edits that break type rules.
-    ("add f32x8 %a, %b", "add f32x4 %a, %b", "must be"),
-    ("add f32x8 %a, %b", "iadd f32x8 %a, %b", "must be"),
+    ("add f32x8 %a, %b", "add f32x4 %a, %b", "expected f32x4, found f32x8"),
+    ("add f32x8 %a, %b", "iadd f32x8 %a, %b", "expected an element type of i8, i16, i32, found f32x8"),
     ("splat f32x8 0.0", "splat f32x32 0.0", "type"),
     ("splat f32x8 0.0", "splat f32x7 0.0", "type"),
     ("%zero = splat f32x8 0.0", "%zero = splat i32x8 0", "one type throughout"),

@@ -84,7 +84,7 @@ fn other_encodings_are_refused_by_name() {
 fn invalid_api_keys_are_refused() {
     let path = scratch("marks_keys").join("keys.txt");
     for (text, says) in
-        [("alpha\n\n# comment\n", "line 3: begins with #"), ("alpha\ng\u{e4}mma\n", "line 2: the key has")]
+        [("alpha\n\n# comment\n", "line 3: the line begins with #"), ("alpha\ng\u{e4}mma\n", "line 2: the key has")]
     {
         fs::write(&path, text).unwrap();
         let output = ixc(["serve", "demo", "--port", "0", "--api-key-file", path.to_str().unwrap()]).output().unwrap();
