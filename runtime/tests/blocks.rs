@@ -304,7 +304,7 @@ fn links_at_temporary_names_are_not_followed() {
         fs::write(&other, b"somebody else's").unwrap();
         std::os::unix::fs::symlink(&other, &parts(&made.path())[number]).unwrap();
         let error = made.write(|_, _| ()).unwrap_err().to_string();
-        assert!(error.contains("is a link"), "{error}");
+        assert!(error.contains("is a symbolic link"), "{error}");
         assert_eq!(fs::read(&other).unwrap(), b"somebody else's");
     }
 }

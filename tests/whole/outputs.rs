@@ -348,7 +348,7 @@ fn foreign_file_at_the_temporary_name_is_refused() {
         type Plant<'a> = &'a dyn Fn(&Path);
         let planted: [(Plant, &str); 4] = [
             (&|place| fs::hard_link(&victim, place).unwrap(), "hard links"),
-            (&|place| symlink(&victim, place).unwrap(), "is a link"),
+            (&|place| symlink(&victim, place).unwrap(), "is a symbolic link"),
             (&pipe, "a pipe, not a regular file"),
             (&|place| fs::create_dir(place).unwrap(), "a folder, not a regular file"),
         ];

@@ -352,7 +352,7 @@ fn hostile_plans_with_sums_in_halves_are_refused() {
         &halves(|halves| halves.before = 64),
     );
     refused("does not match those of the other ranks", &[1], &halves(|halves| halves.rows += 1));
-    refused("expected memory of its own for each buffer", &[0], &|plan, at| {
+    refused("expected separate memory for each buffer", &[0], &|plan, at| {
         let Step::Exchange(exchange) = plan.steps[at] else { panic!("no exchange") };
         let Step::Run { tasks, .. } = &plan.steps[at + 1] else { panic!("no tasks") };
         let sum = exchange.result().unwrap();
