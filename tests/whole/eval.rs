@@ -138,11 +138,11 @@ fn invalid_evaluations_are_refused() {
     eval(&["--pieces", "1", "-o", path]);
     let same = ["--text", TEXT, "--pieces", "1", "-o", path];
     // These evaluations differ in the context, in the compared model, or in the weights.
-    refused(&[&same[..], &["--ctx", "40"]].concat(), 2, &["another evaluation", "context", "48", "40", "--force"]);
+    refused(&[&same[..], &["--ctx", "40"]].concat(), 2, &["a different evaluation", "context", "48", "40", "--force"]);
     let context = CONTEXT.to_string();
     let context = ["--ctx", &context];
-    refused(&[&same[..], &context, &["--against", "demo"]].concat(), 2, &["another evaluation", "against"]);
-    refused(&[&same[..], &context, &["--weights", "i8_row"]].concat(), 2, &["another evaluation", "options"]);
+    refused(&[&same[..], &context, &["--against", "demo"]].concat(), 2, &["a different evaluation", "against"]);
+    refused(&[&same[..], &context, &["--weights", "i8_row"]].concat(), 2, &["a different evaluation", "options"]);
     // These records have invalid numbers, or more pieces than the text has.
     let text = fs::read_to_string(&record).unwrap();
     let (header, piece) = text.split_once('\n').unwrap();
@@ -160,7 +160,7 @@ fn invalid_evaluations_are_refused() {
     // These cases are a record of an older version, and a model whose bytes changed while its
     // length and time stayed the same.
     fs::write(&record, header.replacen("record.v2", "record.v1", 1) + "\n").unwrap();
-    refused(&[&same[..], &context].concat(), 2, &["another evaluation", "schema", "--force"]);
+    refused(&[&same[..], &context].concat(), 2, &["a different evaluation", "schema", "--force"]);
     let other = folder.join("other.txt");
     fs::write(&other, "Mine.").unwrap();
     refused(&[&same[..4], &["-o", other.to_str().unwrap()]].concat(), 2, &["--force"]);

@@ -36,7 +36,11 @@ fn options_are_understood_as_llama_cli_spells_them() {
     let plain = run(&["-no-cnv", "-p", PROMPT]);
     assert_eq!((text(&plain), stderr(&plain)), (text(&run(&["--raw", "-p", PROMPT])), String::new()));
     let refused = run(&["-ngl", "99", "-p", PROMPT]);
-    assert!(refused.status.code() == Some(2) && stderr(&refused).contains("does not use a GPU"), "{}", stderr(&refused));
+    assert!(
+        refused.status.code() == Some(2) && stderr(&refused).contains("does not use a GPU"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 /// Checks that a model with a chat template answers a prompt from any source, and continues it with

@@ -28,7 +28,7 @@ fn invalid_requests_are_refused_by_field_name() {
             "/completion",
             json!({"prompt": vec!["x"; 69]}),
             "prompt",
-            "the request has 69 prompts and n is 1, but the server has places for 68",
+            "the request has 69 prompts and n is 1, but the server accepts at most 68 answers at once",
         ),
         (
             "/completion",

@@ -235,7 +235,7 @@ pub(crate) fn check_answer_count(model: &Host, prompts: usize, count: u32) -> Re
         1 => ("n", format!("n is {count}")),
         _ => ("prompt", format!("the request has {prompts} prompts and n is {count}")),
     };
-    let wrong = format!("{what}, but the server can only generate {capacity} answers at once");
+    let wrong = format!("{what}, but the server accepts at most {capacity} answers at once");
     Err(HttpError::invalid(Some(name), wrong))
 }
 
