@@ -165,7 +165,7 @@ static void check_samplers(const ixc_model *model) {
     OK(ixc_sampler_accept(sampler, model, &facts.vocabulary, 1));
     OK(ixc_sampler_sample(sampler, model, logits, facts.vocabulary, &token));
     CHECK(token == 17);
-    FAILS(ixc_sampler_set(sampler, "top_p", 1), IXC_USAGE, "fixed");
+    FAILS(ixc_sampler_set(sampler, "top_p", 1), IXC_USAGE, "settings cannot change");
     FAILS(ixc_sampler_sample(sampler, model, logits, 3, &token), IXC_USAGE, "found 3 logits");
     logits[3] = NAN;
     CHECK(ixc_sampler_sample(sampler, model, logits, facts.vocabulary, &token) == IXC_DATA ||

@@ -88,7 +88,7 @@ fn token_count_is_padded_to_embedding_rows() {
     let said = word.refused();
     assert!(
         said.contains(
-            "key \"model.vocab\" is a vocabulary with token \"zz\" of id 323; expected ids below 320, the rows"
+            "key \"model.vocab\" is a vocabulary with token \"zz\" of id 323; expected ids below 320, the number of rows"
         ),
         "{said}"
     );

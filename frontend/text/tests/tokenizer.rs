@@ -333,7 +333,7 @@ fn key_errors_name_key_found_and_expected_value() {
         writer.key("tokenizer.ggml.tokens", vec!["a", "b", "ab"])
     };
     assert!(message(bpe("qwen2")).contains("tokenizer.ggml.merges\" is missing"));
-    assert!(message(bpe("evil").key("tokenizer.ggml.merges", vec!["a b"])).contains("supported are default, gpt-2"));
+    assert!(message(bpe("evil").key("tokenizer.ggml.merges", vec!["a b"])).contains("supported values are default, gpt-2"));
     assert_eq!(
         message(bpe("qwen2").key("tokenizer.ggml.merges", vec!["a b", "ab"])),
         "key \"tokenizer.ggml.merges\" is \"ab\" at index 1; expected two texts with a space between them them"
@@ -456,7 +456,7 @@ fn vocabularies_have_limits() {
         spec.tokens.extend((0..1200).map(|i| format!("{i:0240}").chars().rev().collect::<String>()));
         spec.types.resize(spec.tokens.len(), TokenType::Control);
     });
-    assert!(text.contains("different beginnings; expected at most 262144"), "{text}");
+    assert!(text.contains("different beginnings, above the limit; expected at most 262144"), "{text}");
 }
 
 #[test]

@@ -173,13 +173,13 @@ fn unsupported_packed_integers_are_refused() {
             "part",
             compressed(json!({"num_bits": 4, "group_size": 40})),
             &[("weight_packed", "I32", &[128, 12]), ("weight_scale", "BF16", &[128, 3])],
-            "scales for 3 groups of 40 columns (group_size); expected whole groups",
+            "scales for 3 groups of 40 columns (group_size); expected groups that divide the 96 columns",
         ),
         (
             "awq-part",
             json!({"quant_method": "awq", "bits": 4, "group_size": 40}),
             &[("qweight", "I32", &[96, 16]), ("scales", "F16", &[3, 128]), ("qzeros", "I32", &[3, 16])],
-            "scales for 3 groups of 40 columns (group_size); expected whole groups",
+            "scales for 3 groups of 40 columns (group_size); expected groups that divide the 96 columns",
         ),
     ] {
         let error = refused(test, said, tensors);
@@ -386,7 +386,7 @@ fn transposed_fp4_blocks_are_refused() {
     let tensors = [(KV, "U8", &[64u64, 32][..]), (&scales[0], "F8_E4M3", &[64, 4]), (&scales[1], "F32", &[])];
     let said = ixc_architectures::open(&folder("transposed-codes", &config, &tensors)).unwrap_err().to_string();
     assert!(
-        said.contains("kv_b_proj.weight\" is of blocks of codes") && said.contains("\"ignore\" of quantization_config"),
+        said.contains("kv_b_proj.weight\" is made of blocks of codes") && said.contains("\"ignore\" of quantization_config"),
         "{said}"
     );
 }
