@@ -119,7 +119,7 @@ mod tests {
         let of = |text: &str| keys_of(text, Path::new("keys.txt")).map_err(|error| error.to_string());
         assert_eq!(of("alpha\r\n  beta  \n\n"), Ok(vec!["alpha".to_owned(), "beta".to_owned()]));
         for (text, says) in [
-            ("alpha\n\n # comment\n", "keys.txt: line 3: begins with #"),
+            ("alpha\n\n # comment\n", "keys.txt: line 3: the line begins with #"),
             ("alpha\ng\u{e4}mma\n", "keys.txt: line 2: the key has 'ä'"),
             ("al\u{0}pha", "line 1: the key has '\\0'"),
             ("\n  \n", "keys.txt has no API key"),

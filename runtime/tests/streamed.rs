@@ -635,7 +635,7 @@ fn groups_that_cannot_be_streamed_are_refused() {
         }),
         ("in one group only, and once", |p| p.expert_groups[0].weights[1] = p.expert_groups[0].weights[0]),
         ("one matrix for each expert", |p| p.expert_groups[0].weights[0] = 0),
-        ("as many experts as the group has", |p| {
+        ("as many experts as the group of experts has", |p| {
             p.expert_groups[0].experts -= 1;
             for &weight in &p.expert_groups[0].weights {
                 let weight = &mut p.weights[weight as usize];

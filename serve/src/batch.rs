@@ -543,7 +543,7 @@ mod tests {
             ("[1]", "must be an object"),
             ("{", "not JSON"),
             ("{}", "none of prompt"),
-            (r#"{"prompt": "x", "stream": true}"#, "whole"),
+            (r#"{"prompt": "x", "stream": true}"#, "stream must be false"),
             (r#"{"id": [1], "prompt": "x"}"#, "id must be"),
             (r#"{"url": "/metrics", "body": {}}"#, "/v1/chat/completions"),
             (r#"{"url": "/completion", "body": 1}"#, "body must be"),

@@ -27,7 +27,7 @@ impl Sources {
         // containers. Its files are overwritten.
         let own = private_folder(&sources).and_then(|()| match std::fs::symlink_metadata(&sources)?.is_dir() {
             true => Ok(()),
-            false => Err(io::Error::other("it is a link; remove it, or choose another folder")),
+            false => Err(io::Error::other("the path is a symbolic link; remove the link, or choose another folder")),
         });
         own.map_err(io_error(&sources, "create the folder of IR"))?;
         Ok(Sources { folder: sources })

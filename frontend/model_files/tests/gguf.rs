@@ -304,7 +304,10 @@ fn any_shard_opens_all() {
     let writer = GgufWriter::new().key("split.no", 2u32).key("split.count", 3u32).key("split.tensors.count", 7i32);
     dir.write("m-00003-of-00003.gguf", &writer.f32_tensor("t2", &[2], &[2.0, 1.0]));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
-    assert!(text.contains("m-00003-of-00003.gguf") && text.contains("expected 7 for this file of a split model"), "{text}");
+    assert!(
+        text.contains("m-00003-of-00003.gguf") && text.contains("expected 7 for this file of a split model"),
+        "{text}"
+    );
     dir.write("m-00003-of-00003.gguf", &shard(2, 3, "t2"));
     // The second shard belongs to another model here.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1").key("general.architecture", "gpt2"));

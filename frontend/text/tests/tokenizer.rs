@@ -333,7 +333,9 @@ fn key_errors_name_key_found_and_expected_value() {
         writer.key("tokenizer.ggml.tokens", vec!["a", "b", "ab"])
     };
     assert!(message(bpe("qwen2")).contains("tokenizer.ggml.merges\" is missing"));
-    assert!(message(bpe("evil").key("tokenizer.ggml.merges", vec!["a b"])).contains("supported values are default, gpt-2"));
+    assert!(
+        message(bpe("evil").key("tokenizer.ggml.merges", vec!["a b"])).contains("supported values are default, gpt-2")
+    );
     assert_eq!(
         message(bpe("qwen2").key("tokenizer.ggml.merges", vec!["a b", "ab"])),
         "key \"tokenizer.ggml.merges\" is \"ab\" at index 1; expected two texts with a space between them them"

@@ -386,7 +386,8 @@ fn transposed_fp4_blocks_are_refused() {
     let tensors = [(KV, "U8", &[64u64, 32][..]), (&scales[0], "F8_E4M3", &[64, 4]), (&scales[1], "F32", &[])];
     let said = ixc_architectures::open(&folder("transposed-codes", &config, &tensors)).unwrap_err().to_string();
     assert!(
-        said.contains("kv_b_proj.weight\" is made of blocks of codes") && said.contains("\"ignore\" of quantization_config"),
+        said.contains("kv_b_proj.weight\" is made of blocks of codes")
+            && said.contains("\"ignore\" of quantization_config"),
         "{said}"
     );
 }
