@@ -250,7 +250,7 @@ impl ProgramCheck<'_> {
             && !matches!(port, Port::PositionBlock | Port::PositionLane | Port::SlotNumbers(_))
         {
             return self.wrong(format!(
-                "port {i} is bound to the index buffer %{}; only ports of positions and slots may be",
+                "port {i} is bound to the index buffer %{}; only ports of positions and slots may be bound to such a buffer",
                 buffer.name
             ));
         }

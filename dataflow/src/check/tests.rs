@@ -281,7 +281,7 @@ fn rope_table_buffer_must_have_the_exact_size() {
     assert_refused(
         "a table of indices",
         rotate(&format!("{bytes}*%blocks"), "%table : index(4)"),
-        "feeds indices %table",
+        "is bound to the index buffer %table",
     );
 }
 

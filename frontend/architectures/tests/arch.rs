@@ -164,7 +164,7 @@ fn architecture_errors_name_value_and_expectation() {
                     ("expert_group_count", 2u32.into()),
                 ],
             ),
-            "key \"longcat-flash.expert_group_count\" is 2; must be 1: 2 experts belong to no group",
+            "key \"longcat-flash.expert_group_count\" is 2; must be 1, because 2 identity experts belong to no group",
         ),
         (
             as_architecture("longcat-flash", &[("expert_count", 4u32.into()), ("expert_used_count", 5u32.into())]),
