@@ -266,7 +266,7 @@ static void check_generation(ixc_model *model, const char *folder) {
     ixc_generation_free(generation);
 
     how.grammar = "root ::= (";
-    FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "set one");
+    FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "set only one");
     how.json_schema = NULL;
     CHECK(ixc_generate(model, prompt, count, &how, &generation) == IXC_DATA && generation == NULL);
     how.grammar = NULL, how.json_schema = "{";

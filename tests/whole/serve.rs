@@ -21,7 +21,7 @@ fn invalid_requests_are_refused_by_field_name() {
         ("/v1/chat/completions", chat(json!({"temperature": 1001})), "temperature", "from -1000 to 1000"),
         ("/v1/chat/completions", chat(json!({"typ_p": 5})), "typ_p", "from 0 to 1"),
         ("/v1/chat/completions", chat(json!({"typ_p": "x"})), "typ_p", "must be a number"),
-        ("/v1/chat/completions", chat(json!({"n": 100})), "n", "can only generate"),
+        ("/v1/chat/completions", chat(json!({"n": 100})), "n", "accepts at most"),
         ("/v1/chat/completions", chat(json!({"n_predict": 0.5})), "n_predict", "whole number"),
         ("/completion", json!({"prompt": "x", "max_tokens": -1}), "max_tokens", "from 0"),
         (

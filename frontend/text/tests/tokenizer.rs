@@ -338,7 +338,7 @@ fn key_errors_name_key_found_and_expected_value() {
     );
     assert_eq!(
         message(bpe("qwen2").key("tokenizer.ggml.merges", vec!["a b", "ab"])),
-        "key \"tokenizer.ggml.merges\" is \"ab\" at index 1; expected two texts with a space between them them"
+        "key \"tokenizer.ggml.merges\" is \"ab\" at index 1; expected two texts with a space between them"
     );
     let none = read(GgufWriter::new().key("tokenizer.ggml.model", "no_vocab")).unwrap();
     assert!(matches!(Tokenizer::new(&none), Err(TokenizerError::NoVocabulary)));
