@@ -75,12 +75,12 @@ pub struct Entry {
     pub disturbed: usize,
     /// Messages between ranks in the last round, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exchanged: Option<Exchanged>,
+    pub exchanged: Option<RankTraffic>,
 }
 
 /// Exchanges of rank 0 in one run of a test, as `ixc bench --json` prints them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Exchanged {
+pub struct RankTraffic {
     /// Counted exchanges.
     pub counted: TestTraffic,
     /// Exchanges that the plan states.
@@ -263,8 +263,8 @@ fn write_entry(out: &mut String, row: &Row, entry: &Entry, title: &str) -> std::
 }
 
 /// Returns a line about the messages of a rank for each token of a test.
-fn messages(exchanged: Exchanged, tokens: usize) -> String {
-    let Exchanged { counted, planned, waited } = exchanged;
+fn messages(exchanged: RankTraffic, tokens: usize) -> String {
+    let RankTraffic { counted, planned, waited } = exchanged;
     let tokens = tokens.max(1) as f64;
     let numbers = |traffic: TestTraffic| {
         let (messages, bytes) = (traffic.messages as f64 / tokens, traffic.bytes as f64 / tokens);
@@ -292,7 +292,7 @@ mod tests {
         let mut ranks = entry("ixc", "", [40.0, 42.0, 36.0]);
         let counted = TestTraffic { exchanges: 128, messages: 64, bytes: 65_536 };
         let planned = TestTraffic { messages: 128, ..counted };
-        ranks.exchanged = Some(Exchanged { counted, planned, waited: 0.016 });
+        ranks.exchanged = Some(RankTraffic { counted, planned, waited: 0.016 });
         let decode = Row {
             model: "m.gguf".into(),
             threads: 2,

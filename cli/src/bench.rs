@@ -2,8 +2,8 @@
 
 pub mod compare;
 mod deferral;
-mod exchanged;
 mod given;
+mod rank_traffic;
 mod report;
 mod setting;
 
@@ -35,7 +35,7 @@ use super::output::Watch;
 use super::perf::PerfChoice;
 use super::ranks;
 use super::streaming;
-use exchanged::Exchanged;
+use rank_traffic::RankTraffic;
 use report::{Format, Report};
 use setting::Setting;
 
@@ -137,7 +137,7 @@ struct Row {
     all: Vec<f64>,
     /// Exchanges of rank 0 in a run of the test; set for a plan of several ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    exchanged: Option<Exchanged>,
+    exchanged: Option<RankTraffic>,
     /// Comparison with a run without deferral; set if experts are deferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     deferral: Option<deferral::Deferral>,
@@ -361,7 +361,7 @@ impl Row {
     /// Adds the exchanges of a run, counted and planned.
     fn add_exchanges(&mut self, model: &LoadedModel, plan: Option<&Plan<Kernel>>, rounds: &Rounds) {
         let step = if self.test == PREFILL { model.max_tokens() } else { 1 };
-        let of_plan = |plan| Exchanged::new(rounds.exchanged, rounds.rates.len() as u64, plan, self.tokens, step);
+        let of_plan = |plan| RankTraffic::new(rounds.exchanged, rounds.rates.len() as u64, plan, self.tokens, step);
         self.exchanged = plan.map(of_plan);
     }
 

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::Deserialize;
 
 use super::{Rival, Sample, read_driver, words};
-use crate::report::Exchanged;
+use crate::report::RankTraffic;
 use crate::work::{Group, Job, Work};
 
 /// A build of ixc.
@@ -105,7 +105,7 @@ fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
         depth: usize,
         bytes_per_token: Option<u64>,
         all: Vec<f64>,
-        exchanged: Option<Exchanged>,
+        exchanged: Option<RankTraffic>,
     }
     /// Output of `ixc bench --json`. Older builds, before schema `ixc.bench.v1`, print only the
     /// rows; they can be compared too.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-use crate::report::Exchanged;
+use crate::report::RankTraffic;
 use crate::work::{Job, Work};
 
 /// Measurements of one work.
@@ -27,7 +27,7 @@ pub struct Sample {
     /// Least number of bytes that each token reads, if the engine prints it.
     pub bytes_per_token: Option<u64>,
     /// Messages between ranks, if there are several.
-    pub exchanged: Option<Exchanged>,
+    pub exchanged: Option<RankTraffic>,
 }
 
 /// An engine.

@@ -17,17 +17,17 @@ pub struct TestTraffic {
 
 /// Counted and planned exchanges of one run of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Exchanged {
+pub struct RankTraffic {
     counted: TestTraffic,
     planned: TestTraffic,
     /// Time in exchanges, in seconds.
     waited: f64,
 }
 
-impl Exchanged {
+impl RankTraffic {
     /// Returns the mean of some rounds, and the numbers of a plan. A round has steps of up to
     /// `step` tokens, with the logits of the last token of each step.
-    pub fn new(sum: ExchangeCounts, rounds: u64, plan: &Plan<Kernel>, tokens: usize, step: usize) -> Exchanged {
+    pub fn new(sum: ExchangeCounts, rounds: u64, plan: &Plan<Kernel>, tokens: usize, step: usize) -> RankTraffic {
         let rounds = rounds.max(1);
         let counted = TestTraffic {
             exchanges: sum.exchanges / rounds,
@@ -44,7 +44,7 @@ impl Exchanged {
             messages: total(whole.messages, last.messages),
             bytes: total(whole.bytes, last.bytes),
         };
-        Exchanged { counted, planned, waited: sum.waited.as_secs_f64() / rounds as f64 }
+        RankTraffic { counted, planned, waited: sum.waited.as_secs_f64() / rounds as f64 }
     }
 
     /// Returns the numbers of a token, for a test with this many.
@@ -71,12 +71,12 @@ mod tests {
     #[test]
     fn text_compares_counted_with_planned_numbers() {
         let counted = TestTraffic { exchanges: 24, messages: 24, bytes: 49_152 };
-        let exchanged = Exchanged { counted, planned: counted, waited: 0.004 };
+        let traffic = RankTraffic { counted, planned: counted, waited: 0.004 };
         let expected = "per token 12.00 exchanges, 12.00 messages, 24 KiB sent, as planned; 2.000 ms of waiting";
-        assert_eq!(exchanged.text(2), expected);
+        assert_eq!(traffic.text(2), expected);
         let planned = TestTraffic { messages: 20, ..counted };
         let expected = "per token 12.00 exchanges, 12.00 messages, 24 KiB sent, planned 12.00 exchanges, 10.00 \
                         messages, 24 KiB sent; 2.000 ms of waiting";
-        assert_eq!(Exchanged { planned, ..exchanged }.text(2), expected);
+        assert_eq!(RankTraffic { planned, ..traffic }.text(2), expected);
     }
 }
