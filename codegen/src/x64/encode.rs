@@ -452,8 +452,7 @@ impl Encoder<'_> {
         self.push(instruction, Some(inst.origin), pool);
     }
 
-    /// Whether iced-x86 agrees with allocation about the registers that the instruction reads and
-    /// writes.
+    /// Whether iced-x86 and allocation agree on the registers that the instruction accesses.
     fn accesses_agree(&self, instruction: &Instruction, inst: &Inst) -> bool {
         let (mut read, mut written) = (Vec::new(), Vec::new());
         inst.for_each(|v, role| {

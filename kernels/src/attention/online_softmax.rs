@@ -193,8 +193,7 @@ struct Attend {
     slopes: Option<BufferId>,
     outcome: Outcome,
     scratch: Scratch,
-    /// Dim with the number of blocks that every row sees whole. `masked` counts the blocks after
-    /// them.
+    /// Dim with the number of blocks that every row sees whole; `masked` counts later blocks.
     full: DimId,
     masked: DimId,
 }
@@ -351,12 +350,10 @@ fn max_panels(blocks: &Blocks, lanes: u16) -> i64 {
     (accumulators * i64::from(lanes) / blocks.len()).max(queries)
 }
 
-/// Groups of tiles of equal size: the first query of the group, the size of a tile, and the number
-/// of tiles.
+/// Groups of tiles of equal size: the group's first query, the tile size, and the number of tiles.
 type Tiles = Vec<(i64, i64, i64)>;
 
-/// Divides `queries` into tiles of at most `most` queries. The sizes of the tiles differ by at most
-/// one.
+/// Divides `queries` into tiles of at most `most` queries. Tile sizes differ by at most one.
 fn tiles(queries: i64, most: i64) -> Tiles {
     let count = (queries + most - 1) / most;
     let (small, larger) = (queries / count, queries % count);

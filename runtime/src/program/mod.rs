@@ -79,8 +79,7 @@ pub const MAX_PARTS: u64 = 1 << 28;
 /// Maximum number of different inputs that are computed from positions. Each input has a number for
 /// each row of a step. Models have at most ten.
 const MAX_ROW_INPUTS: u64 = 96;
-/// Maximum number of n-gram rows of a token: four times those of known models. Each of them is
-/// looked up for every token.
+/// Maximum number of n-gram rows that a token looks up: four times that of known models.
 const MAX_NGRAMS: u64 = 64;
 /// Maximum number of bands into which a column is divided.
 pub const MAX_BANDS: u32 = 1 << 10;
@@ -288,8 +287,7 @@ pub enum RowSeparation {
     /// multiply these rows together. Tiles round differently from vectors, but vectors give the
     /// same bits for any number of rows. See [`RowSeparation`] for additions.
     Tiles,
-    /// Rows are separated if additions must be bit-exact, because this task rounds differently with
-    /// many rows than with few.
+    /// Rows are separated for bit-exact additions: this task rounds many and few rows differently.
     Exact,
     /// Rows are always separated. The task reads states or counts positions. Or it sums in another
     /// order with many rows, and separation costs little.
@@ -339,8 +337,7 @@ pub enum BarrierAction {
     Release(u32),
     /// Exchanges rows with other ranks.
     Exchange(Exchange),
-    /// Begins the sum over ranks of a half of the rows. Does nothing in steps with too few tokens
-    /// for halves.
+    /// Begins the sum over ranks of a half of the rows, in steps with enough tokens for halves.
     BeginSum(SumHalf),
     /// Finishes the sum over ranks of a half of the rows. In steps with too few tokens for halves,
     /// the action of the first half adds all rows.
@@ -368,14 +365,12 @@ pub struct Window {
     pub bucket: BucketId,
 }
 
-/// The location of a group's blocks in the plan file: one block for each expert, one after the
-/// other.
+/// Location of a group's blocks in the plan file: adjacent blocks, one for each expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
     /// The layout of each block.
     pub shape: BlockShape,
-    /// Offset of the first block from the first byte of the weights in the plan file; a multiple of
-    /// a page.
+    /// Offset of the first block from the file's first weight byte; a multiple of a page.
     pub first: u64,
 }
 
@@ -445,8 +440,7 @@ pub struct Program {
     pub chosen_bytes: u64,
     /// The inputs that are computed from the positions of rows.
     pub row_inputs: Vec<RowInput>,
-    /// The n-gram rows: table rows that a token and the tokens before it select. Each n-gram has
-    /// its own state.
+    /// N-gram rows: table rows that a token and earlier tokens select. An n-gram has its own state.
     pub ngrams: Vec<Ngram>,
     /// Maximum number of tokens of a step.
     pub max_tokens: u32,
@@ -469,8 +463,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Returns whether a step must contain the whole text, because every token attends to all
-    /// others.
+    /// Returns whether a step must contain the whole text: every token attends to all others.
     pub fn reads_whole(&self) -> bool {
         self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
     }

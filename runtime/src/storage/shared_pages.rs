@@ -74,8 +74,7 @@ const WORTH_IT: u64 = 4;
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
 /// File in which Linux shows the maximum number of mappings of a process.
 const MAX_MAPPINGS_FILE: &str = "/proc/sys/vm/max_map_count";
-/// Maximum number of mappings that a run adds to a column: one for the run, and one for the
-/// remaining part of the column.
+/// Maximum number of mappings that a run adds to a column: the run, and the rest of the column.
 const MAPPINGS_OF_A_RUN: u64 = 2;
 
 /// Condition under which sequences share a common prefix.
@@ -105,14 +104,12 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// Returns the end offset, in bytes, of the complete blocks whose positions are all below
-    /// `position`.
+    /// Returns the end, in bytes, of the blocks whose positions are all below `position`.
     fn filled_bytes(&self, position: u32) -> u64 {
         self.row(position / self.every.max(1) / ATTENTION_BLOCK * ATTENTION_BLOCK)
     }
 
-    /// Returns the end offset, in bytes, of the last block that has a row of a position below
-    /// `position`.
+    /// Returns the end, in bytes, of the last block with a row of a position below `position`.
     fn begun_bytes(&self, position: u32) -> u64 {
         self.row(position.div_ceil(self.every.max(1)).next_multiple_of(ATTENTION_BLOCK))
     }
@@ -121,8 +118,7 @@ impl Column {
         self.offset + u64::from(row).saturating_mul(self.row_bytes).min(self.bytes)
     }
 
-    /// Returns the byte range of the whole pages that contain only complete blocks of these
-    /// positions.
+    /// Returns the byte range of the pages that contain only complete blocks of these positions.
     fn pages(&self, positions: &Range<u32>, page: u64) -> Range<u64> {
         let from = self.filled_bytes(positions.start).next_multiple_of(page);
         from..(self.filled_bytes(positions.end) / page * page).max(from)
@@ -593,13 +589,11 @@ impl Drop for SharedPrefix {
 /// The caller must have exclusive access to it.
 unsafe fn own_again(region: Region, stays: u64) -> std::io::Result<()> {
     let mut bytes = vec![0; stays as usize];
-    // SAFETY: the region is mapped and has at least `stays` bytes, and the caller has exclusive
-    // access.
+    // SAFETY: the region is mapped, has at least `stays` bytes, and is the caller's alone.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(region.base(), bytes.len()) };
     // SAFETY: the caller has exclusive access; the region is whole pages of an anonymous mapping.
     unsafe { renew(region) }?;
-    // SAFETY: the region is mapped and has at least `stays` bytes, and the caller has exclusive
-    // access.
+    // SAFETY: the region is mapped, has at least `stays` bytes, and is the caller's alone.
     unsafe { region.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     Ok(())
 }

@@ -277,8 +277,7 @@ static LAGUNA: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// Rules for MiniMax-M3, for published files and for files that transformers writes. Norms multiply
-/// by `1 + weight`.
+/// Rules for MiniMax-M3: published files, and files of transformers. Norms use `1 + weight`.
 static MINIMAX_M3: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
